@@ -14,6 +14,7 @@ the speed that its writer lost. A writer inherits half of the parent's polish an
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import math
 import random
@@ -31,7 +32,7 @@ from engine.domain.folds import advance
 from engine.domain.model import CATEGORIES, ENGINE, Author, Blob, Contract, Dialect, Draft, IdeaText, Interval, Measurement
 from engine.domain.regimes import Regime
 from engine.domain.state import Kernel, SessionState
-from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Implementation, RepairRequest
+from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Implementation, Proposer, RepairRequest
 from engine.journal.blobs import Blobs
 from engine.session.fake_bench import FakeBench
 from engine.session.perform import Effects, perform
@@ -352,13 +353,13 @@ class NoisyBench(FakeBench):
     async def verify(self, kernel: Kernel, code: str, say: Say) -> w.Verified | w.Failed | w.Impossible:
         result = await super().verify(kernel, code, say)
         if isinstance(result, w.Verified):
-            return replace(result, screen=self._erring(result.screen, f"{kernel.id}:{kernel.again}:screen"))
+            return replace(result, screen=self._erring(kernel, result.screen, "screen"))
         return result
 
     async def measure(self, kernel: Kernel, code: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible:
         result = await super().measure(kernel, code, say)
         if isinstance(result, w.Measured):
-            return replace(result, measurement=self._erring(result.measurement, f"{kernel.id}:{kernel.again}:precise"))
+            return replace(result, measurement=self._erring(kernel, result.measurement, "precise"))
         return result
 
     async def race(
@@ -368,14 +369,19 @@ class NoisyBench(FakeBench):
         result = await super().race(kernel, code, other, other_code, effort, regime, say)
         if not isinstance(result, w.Raced):
             return result
-        noise = math.sqrt(2.0) * self._noise / 2**effort
+        noise = math.hypot(self.deviation(kernel), self.deviation(other)) / 2**effort
         error = noise * random.Random(f"{self._seed}:{kernel.id}:{other.id}:{effort}").gauss(0, 1)
         return replace(result, ratio=_interval(result.ratio.value * math.exp(error), noise))
 
-    def _erring(self, measured: Measurement, name: str) -> Measurement:
-        factor = math.exp(self._noise * random.Random(f"{self._seed}:{name}").gauss(0, 1))
-        speedup = {name: _interval(ratio.value / factor, self._noise) for name, ratio in measured.speedup.items()}
-        return replace(measured, time_us=_interval(measured.time_us.value * factor, self._noise), speedup=speedup)
+    def deviation(self, kernel: Kernel) -> float:
+        """The standard deviation of a measurement of the kernel, in logarithms."""
+        return self._noise
+
+    def _erring(self, kernel: Kernel, measured: Measurement, depth: str) -> Measurement:
+        noise, dice = self.deviation(kernel), random.Random(f"{self._seed}:{kernel.id}:{kernel.again}:{depth}")
+        factor = math.exp(noise * dice.gauss(0, 1))
+        speedup = {name: _interval(ratio.value / factor, noise) for name, ratio in measured.speedup.items()}
+        return replace(measured, time_us=_interval(measured.time_us.value * factor, noise), speedup=speedup)
 
 
 def _interval(value: float, deviation: float) -> Interval:
@@ -390,7 +396,7 @@ class MemoryBlobs(Blobs):
         self._kept: dict[Blob, bytes] = {}
 
     def put(self, payload: bytes) -> Blob:
-        name = f"{len(self._kept):064x}"
+        name = hashlib.sha256(payload).hexdigest()
         self._kept[name] = payload
         return name
 
@@ -412,7 +418,7 @@ Affordable = Callable[[SessionState, w.Work], bool]
 
 
 async def search(
-    opened: e.SessionOpened, bench: Bench, ideas: Walker, blobs: Blobs, affordable: Affordable = lambda state, work: True
+    opened: e.SessionOpened, bench: Bench, ideas: Proposer, blobs: Blobs, affordable: Affordable = lambda state, work: True
 ) -> SessionState:
     """Run a whole search in memory, one work item at a time: the rules decide, ``perform`` acts, nothing is written.
 

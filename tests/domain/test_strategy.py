@@ -159,6 +159,36 @@ def test_without_ideas_it_asks_for_some() -> None:
     assert decided(known(), None, may_ask=True).ask == Ask(("k0",), 3)
 
 
+def test_what_waits_elsewhere_is_tried_when_no_idea_comes_for_the_best_parents() -> None:
+    """A playbook ends: the ideas that were kept for later are tried, on whatever kernel they wait."""
+    trials = tuple(Trial("k0", f"s{n}", 0.2, "a", "memory access", f"k{n}") for n in range(1, 6))
+    found = known(
+        *trials, rejected=frozenset(trial.stem for trial in trials), open=(OpenIdea("i9", "k0", "s9", -0.9, "a", ""),)
+    )
+    found = replace(found, kernels={**found.kernels, "k0": replace(found.kernels["k0"], value=-3.0)})
+    step = decided(found, None, may_ask=False)
+    assert "k0" not in step.ranked
+    assert step.pair is not None
+    assert (step.pair.parent, step.pair.idea) == ("k0", "i9")
+    tuned = tunable(replace(found, open=()), "k0")
+    pair = decided(tuned, None, may_ask=False).pair
+    assert pair is not None
+    assert (pair.parent, pair.stem) == ("k0", TUNE)
+
+
+def test_trials_on_a_kernel_count_that_is_not_the_best_of_its_idea() -> None:
+    """An idea with two kernels is one trial; the slower one is a parent like any other."""
+    kernels = {
+        "k0": Parent("k0", None, 0.0, 1e-4),
+        "k1": Parent("k1", "k0", 0.3, 1e-4, "s1"),
+        "k2": Parent("k2", "k0", 0.1, 1e-4, "s1"),
+    }
+    trials = (Trial("k0", "s1", 0.2, "a", "", "k1"), Trial("k2", "s2", 0.2, "a", "", None, True))
+    belief = believed(Evidence(0, 1, kernels, trials, (), {}, {}), Tuning())
+    assert belief.parents["k2"].tried == {"s2"}
+    assert belief.stems["s2"].failed == 1
+
+
 def test_a_better_prediction_is_preferred() -> None:
     ideas = (OpenIdea("i1", "k0", "a", 0.05, "m", "occupancy"), OpenIdea("i2", "k0", "b", 0.8, "m", "occupancy"))
     chosen = [decided(replace(known(), open=ideas, step=n), None, may_ask=False).pair for n in range(20)]

@@ -220,6 +220,8 @@ def believed(evidence: Evidence, tuning: Tuning) -> Belief:
     for trial in evidence.trials:
         stem = stems.setdefault(trial.stem, StemRecord())
         stalled += 1
+        if (sibling := pending.pop(trial.parent, None)) is not None:  # a trial has one child, its other kernels are parents too
+            parents[sibling.id] = ParentRecord(sibling.value, sibling.variance, top=sibling.value)
         record = parents.get(trial.parent)
         if record is None:
             continue

@@ -105,6 +105,8 @@ class _Search:
             focus = restarted
             ranked = self._ranked(focus)
             pairs = self._pairs(ranked, focus.root)
+        if not pairs and not may_ask:  # the proposer has no more for the best parents: what waits elsewhere is tried
+            pairs = [pair for parent in self._candidates() for pair in self._own_pairs(parent)]
         best = max(pairs, key=lambda p: p.score, default=None)
         ask = self._ask(ranked, best) if may_ask else None
         return NextStep(self.belief, ask, best, focus, ranked)
@@ -138,13 +140,15 @@ class _Search:
         return any(t.child == child for t in self.belief.evidence.since(focus.tried))
 
     def _ranked(self, focus: Focus | None) -> tuple[str, ...]:
-        parents = self.belief.parents
-        candidates = [k for k in parents if not self.belief.evidence.kernels[k].copy]
-        among: Sequence[str] = candidates if focus is None else self._lineage(focus) or [focus.root]
+        among: Sequence[str] = self._candidates() if focus is None else self._lineage(focus) or [focus.root]
         limit = round(self.belief.tuning.parents)
         ranked = sorted(among, key=self._prospect, reverse=True)[:limit]
         pinned = [k for k, c in self.belief.evidence.kernels.items() if c.pinned and k not in ranked]
         return (*ranked, *pinned)
+
+    def _candidates(self) -> list[str]:
+        """All kernels that can be parents."""
+        return [k for k in self.belief.parents if not self.belief.evidence.kernels[k].copy]
 
     def _value(self, parent: str) -> float:
         """The value of a parent, less what was already drawn from it."""
@@ -163,27 +167,39 @@ class _Search:
 
     def _pairs(self, ranked: Sequence[str], restarted: str = "") -> list[Pair]:
         """The open ideas of the ranked parents, and ideas that gained elsewhere; a restart begins with an idea of its own."""
-        belief, pairs = self.belief, []
+        pairs: list[Pair] = []
         for parent in ranked:
-            own: Sequence[OpenIdea] = self.open.get(parent, ())
-            if parent == restarted and belief.exhausted:
-                own = [idea for idea in own if idea.stem not in belief.parents[parent].tried] or own
-            for idea in own:
-                if idea.stem == TUNE:
-                    pairs.append(self._tuning_pair(parent, idea.id))
-                    continue
-                adjustment = belief.adjustment(idea.author, idea.category, idea.predicted)
-                pairs.append(self._pair(parent, idea.stem, idea.predicted, adjustment, idea.id))
-            if parent == restarted:
-                continue
-            if belief.evidence.kernels[parent].tunable and parent not in belief.evidence.tuned:
-                pairs.append(self._tuning_pair(parent, ""))
-            lineage = lineage_stems(belief.evidence.kernels, parent)
-            known = {*lineage, *belief.parents[parent].tried, *belief.evidence.rejected, *(idea.stem for idea in own), TUNE}
-            for stem, record in belief.stems.items():
-                if record.measured and record.gained > belief.tuning.retarget and stem not in known:
-                    predictions = belief.evidence.predictions.get(stem, (record.gain,))
-                    pairs.append(self._pair(parent, stem, sum(predictions) / len(predictions), 0.0, ""))
+            pairs += self._own_pairs(parent, restarts=parent == restarted)
+            if parent != restarted:
+                pairs += self._repeated_pairs(parent)
+        return pairs
+
+    def _own_pairs(self, parent: str, *, restarts: bool = False) -> list[Pair]:
+        """The open ideas of a parent, and other values of its tunables."""
+        belief, own = self.belief, self.open.get(parent, [])
+        if restarts and belief.exhausted:
+            own = [idea for idea in own if idea.stem not in belief.parents[parent].tried] or own
+        pairs = [self._open_pair(idea) for idea in own]
+        if not restarts and belief.evidence.kernels[parent].tunable and parent not in belief.evidence.tuned:
+            pairs.append(self._tuning_pair(parent, ""))
+        return pairs
+
+    def _open_pair(self, idea: OpenIdea) -> Pair:
+        if idea.stem == TUNE:
+            return self._tuning_pair(idea.parent, idea.id)
+        adjustment = self.belief.adjustment(idea.author, idea.category, idea.predicted)
+        return self._pair(idea.parent, idea.stem, idea.predicted, adjustment, idea.id)
+
+    def _repeated_pairs(self, parent: str) -> list[Pair]:
+        """The ideas that gained elsewhere and are new to the parent and its lineage."""
+        belief = self.belief
+        lineage, own = lineage_stems(belief.evidence.kernels, parent), self.open.get(parent, ())
+        known = {*lineage, *belief.parents[parent].tried, *belief.evidence.rejected, *(idea.stem for idea in own), TUNE}
+        pairs: list[Pair] = []
+        for stem, record in belief.stems.items():
+            if record.measured and record.gained > belief.tuning.retarget and stem not in known:
+                predictions = belief.evidence.predictions.get(stem, (record.gain,))
+                pairs.append(self._pair(parent, stem, sum(predictions) / len(predictions), 0.0, ""))
         return pairs
 
     def _pair(self, parent: str, stem: str, predicted: float, adjustment: float, idea: str) -> Pair:
