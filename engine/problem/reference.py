@@ -78,6 +78,8 @@ class Reference:
         self._loaded = LoadedReference(problem, workload)
         self.format_check = self._loaded.format_check
         self._side_effects: _SideEffects | None = None
+        self.lent_outputs: frozenset[int] = frozenset()
+        """Indices of outputs that were memory of an input, a parameter or a buffer in a call."""
         self._constants: frozenset[Constant] | None = None
         self._scalars_vary: bool | None = None
         self._shapes: tuple[tuple[int, ...], ...] | None = None
@@ -165,8 +167,8 @@ class Reference:
         """The outputs of ``model(*inputs)``, in order, contiguous, sharing no memory.
 
         Tuples, lists and dictionaries are flattened, numbers become 0-dim tensors. ``inputs`` and the model's state are
-        restored, whatever the forward does to them: the first call works on copies and records the side effects. Random
-        numbers that the forward draws are those of ``seed``. ``device``: where model and inputs are, if elsewhere.
+        restored: the first call works on copies and records the side effects. Random numbers that the forward draws are
+        those of ``seed``. ``device``: where model and inputs are, if elsewhere.
         """
         device = device or self.device
         effects = self._side_effects
@@ -319,11 +321,11 @@ class Reference:
     def _outputs(
         self, returned: object, model: nn.Module, given: tuple[object, ...], device: torch.device
     ) -> tuple[Tensor, ...]:
-        returned_tensors = tuple(output_tensors(returned, device))
-        if not returned_tensors:
+        if not (returned_tensors := tuple(output_tensors(returned, device))):
             raise ProblemError(f"{self._loaded.file}: forward returns no tensor: there is nothing to compare")
         self._check_outputs(returned_tensors)
         shared = {_storage(t) for t in (*tensors(list(given)), *(t for _, _, t in model_tensors(model)))}
+        self.lent_outputs |= {index for index, tensor in enumerate(returned_tensors) if _storage(tensor) in shared}
         outputs = []
         for tensor in returned_tensors:
             output = contiguous(tensor.to(device))

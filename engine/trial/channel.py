@@ -49,7 +49,7 @@ class ChannelGarbled(Exception):
 
 _QUICK = 0xFFFF_FFFF
 """In place of a length: an order or its times follow in fixed binary form."""
-_ORDER = struct.Struct("<IIdII")
+_ORDER = struct.Struct("<IIdII?")
 _TIMES = struct.Struct("<Idddd?H")
 _ADDRESS = struct.Struct("<Q")
 
@@ -98,7 +98,7 @@ class Channel:
 
     def send_order(self, order: RunKernel) -> None:
         """Raises ChannelClosed."""
-        self._send_quickly(_ORDER.pack(_QUICK, order.slot, order.hold_us, order.gate, order.calls))
+        self._send_quickly(_ORDER.pack(_QUICK, order.slot, order.hold_us, order.gate, order.calls, order.holding))
 
     def receive_order(self, kind: Any) -> tuple[Any, list[int]]:
         """The next message: a ``RunKernel``, or what ``receive`` returns. Raises ChannelClosed, ChannelGarbled."""
@@ -106,10 +106,10 @@ class Channel:
         if not buffer:
             self._fill(None)
         if len(buffer) >= _ORDER.size:
-            head, slot, hold_us, gate, calls = _ORDER.unpack_from(buffer)
+            head, slot, hold_us, gate, calls, holding = _ORDER.unpack_from(buffer)
             if head == _QUICK:
                 del buffer[: _ORDER.size]
-                return RunKernel(slot, hold_us, gate, calls), []
+                return RunKernel(slot, hold_us, gate, calls, holding), []
         return self.receive(kind)
 
     def send_times(self, times: ClaimedTimes) -> None:

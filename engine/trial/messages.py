@@ -165,6 +165,9 @@ class RunKernel(Message, frozen=True):
     """Above 0: the call waits at the runner's gate, which the judge opens; the runner writes the number back after it."""
     calls: int = 1
     """Above 1: a burst. So many calls back to back, on this slot, the next one and so on in rotation, timed together."""
+    holding: bool = False
+    """A module's outputs of an earlier call are held during this one, as its caller may: those of the order before the first
+    one that says so."""
 
 
 class Armed(Message, frozen=True):

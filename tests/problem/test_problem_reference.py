@@ -355,6 +355,17 @@ def test_any_result_of_a_reference_gives_at_most_a_problem_error(
     assert "\n" not in said
 
 
+@pytest.mark.parametrize(
+    ("returned", "lent"),
+    [("x * 2", set()), ("(x * 2, x)", {1}), ("x[:2]", {0}), ("self.shift", {0}), ("(self.shift + 0, x.clone())", set())],
+)
+def test_outputs_in_memory_of_inputs_or_state_are_known(tmp_path: Path, returned: str, lent: set[int]) -> None:
+    model = f"{MODEL.replace('x * 2', returned)}    def __init__(self):\n        super().__init__()\n"
+    reference = made(tmp_path, f"{HEAD}{model}        self.shift = nn.Parameter(torch.ones(dim))\n{INPUTS}{INIT}")
+    reference.call(reference.model(0), reference.inputs(0))
+    assert reference.lent_outputs == lent
+
+
 def test_a_lambda_over_layers_is_cast_with_them() -> None:
     class Closing(torch.nn.Module):
         def __init__(self) -> None:

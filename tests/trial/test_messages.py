@@ -189,7 +189,7 @@ def test_a_receiver_that_does_not_read_cannot_block_the_sender(monkeypatch: pyte
     channel.close()
 
 
-ORDERS = [RunKernel(3), RunKernel(0, 250.5, 7)]
+ORDERS = [RunKernel(3), RunKernel(0, 250.5, 7), RunKernel(1, calls=3, holding=True)]
 TIMES = [ClaimedTimes(1.5, 2.5, 0.0, 12.5, True), ClaimedTimes(1.0, 2.0, 3.0, 0.0, False, (2**63, 4096))]
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -154,13 +155,33 @@ def _watched_gated_call(bed: TestBed, runner: RunnerClient, slot: int, flush: Ca
 
 def _receive_outputs(bed: TestBed, watch: Watch, runner: RunnerClient, slot: int) -> None:
     """Check that nothing was written after the call, and take a module's outputs from where it made them."""
-    try:
+    with unreadable_outputs_fail():
         if watch.outputs_changed():
             raise TrialFailed(FailureKind.REJECTED, "outputs were still being written after the call returned")
-        if runner.delivered is not None:
-            bed.receive(slot, runner.delivered)
+        receive_delivered(bed, runner, slot)
+
+
+@contextmanager
+def unreadable_outputs_fail() -> Iterator[None]:
+    """A kernel whose outputs cannot be read has failed."""
+    try:
+        yield
     except OSError as error:
         raise TrialFailed(FailureKind.REJECTED, f"its output cannot be read: {error.strerror}") from error
+
+
+def receive_delivered(bed: TestBed, runner: RunnerClient, slot: int) -> None:
+    """Take a module's outputs from where it made them, and check that those of earlier calls that are held have stayed.
+
+    Raises TrialFailed, OSError.
+    """
+    if runner.delivered is None:
+        if runner.delivers:
+            raise TrialFailed(FailureKind.REJECTED, "its reply does not say where its outputs are: did the kernel forge it?")
+        return
+    bed.receive(slot, runner.delivered)
+    if runner.held.overwritten_by(runner.delivered, bed.outputs(slot), bed.reference.lent_outputs):
+        raise TrialFailed(FailureKind.REJECTED, "overwrote the memory of an earlier call's output, which is still held")
 
 
 def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> None:

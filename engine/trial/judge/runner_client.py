@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from engine.domain.errors import DeviceError, EspalierError, ProblemError, SandboxError, printable
 from engine.domain.mismatch import Mismatch
 from engine.domain.model import Failure, FailureKind
 from engine.trial.channel import ChannelClosed, ChannelGarbled, ChannelTimeout
 from engine.trial.judge.call_times import CallHook, During, Timing, claim_flaw, how_ended, last_words
 from engine.trial.judge.gate import ARMING_S, DeviceGate, DeviceOutputs, Segments
+from engine.trial.judge.held_outputs import HeldOutputs
 from engine.trial.judge.host_client import Host, RunnerHandle
 from engine.trial.judge.runner_memory import Outputs, RunnerMemory
 from engine.trial.messages import (
@@ -82,6 +85,9 @@ class RunnerClient:
         self._first_s = seconds
         self.delivered: Outputs | None = None
         """A module's outputs after a call, where it made them; ``None`` if they are in lent memory."""
+        self.held = HeldOutputs()
+        self.delivers = False
+        """Whether a call must say where its outputs are: of a module, whose outputs the judge can read."""
         self.gate: DeviceGate | None = None
         self.checks_gated = False
         """Whether every call of the loaded kernel is gated: on a GPU, where the judge's clock counts for it."""
@@ -99,7 +105,7 @@ class RunnerClient:
         if self._warming:
             self._warming = False
             self._expect_ready(self._seconds, "while loading")
-            reply = self._receive_times(self._seconds)
+            reply = self._receive(self._seconds)
             if isinstance(reply, Fault):
                 self._fault(reply)
         self.freeze()
@@ -118,6 +124,7 @@ class RunnerClient:
         """Send an artefact and its memory; closes the descriptors. ``wait_ready`` waits for the result."""
         assert self._runner is not None
         self._first_s = self._seconds * (_FIRST if load.contract == "module" else 1)
+        self.held, self.delivers = HeldOutputs(), load.contract == "module" and not load.copies_outputs
         try:
             self._thaw_all()
             self._runner.channel.send(load, fds)
@@ -167,7 +174,7 @@ class RunnerClient:
             hook.before()
         start = time.perf_counter_ns()
         try:
-            self._runner.channel.send_order(order)
+            self._runner.channel.send_order(replace(order, holding=self.held.holding))
         except ChannelClosed:
             self._dead("before the call")
         if local_pid is not None:
@@ -176,7 +183,7 @@ class RunnerClient:
         if during is not None and not self._runner.channel.waiting(during.after_s):
             during.act()
         at_gate = self.gate is not None and order.calls > 1  # a module's burst reports memory; its single calls are gated
-        reply = self._gated_reply(time.monotonic() + self._first_s) if at_gate else self._receive_times(self._first_s)
+        reply = self._gated_reply(time.monotonic() + self._first_s) if at_gate else self._receive(self._first_s)
         wall = (time.perf_counter_ns() - start) / 1e3
         self._first_s = self._seconds
         self.delivered = self._delivered(reply)
@@ -196,7 +203,7 @@ class RunnerClient:
         if self._runner.local_pid is None:
             self.thaw()
         try:
-            channel.send_order(RunKernel(slot, gate=gate.number))
+            channel.send_order(RunKernel(slot, gate=gate.number, holding=self.held.holding))
         except ChannelClosed:
             self._dead("before the call")
         if self._runner.local_pid is not None:
@@ -342,21 +349,12 @@ class RunnerClient:
             return TrustedProcessLost(f"the baseline cannot be measured: {reason}")
         return TrialFailed(kind, reason, log)
 
-    def _receive_times(self, seconds: float) -> RunnerReply:
-        assert self._runner is not None
-        channel = self._runner.channel
-        with self._channel_errors(seconds, "during the call"):
-            reply: RunnerReply
-            reply, fds = channel.receive_times(RunnerReply, seconds)
-        close_descriptors(fds)
-        return reply
-
-    def _receive(self, seconds: float, when: str) -> RunnerReply:
+    def _receive(self, seconds: float, when: str = "during the call") -> RunnerReply:
         assert self._runner is not None
         channel = self._runner.channel
         with self._channel_errors(seconds, when):
             reply: RunnerReply
-            reply, fds = channel.receive(RunnerReply, seconds)
+            reply, fds = channel.receive_times(RunnerReply, seconds)
         close_descriptors(fds)
         return reply
 

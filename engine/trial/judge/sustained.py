@@ -13,13 +13,19 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.domain.model import FailureKind
 from engine.trial.judge.call_order import CallOrder
 from engine.trial.judge.call_times import CallHook, During
 from engine.trial.judge.conditions import UnderLoad
-from engine.trial.judge.interleaving import CheckTally, Contestants, PairSetup, judge_outputs
+from engine.trial.judge.interleaving import (
+    CheckTally,
+    Contestants,
+    PairSetup,
+    judge_outputs,
+    receive_delivered,
+    unreadable_outputs_fail,
+)
 from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.runner_client import RunnerClient, TrialFailed, blaming
+from engine.trial.judge.runner_client import RunnerClient, blaming
 from engine.trial.judge.sustained_times import Burst, ContestantTurn, Pace, SustainedPair, is_steady
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.timing import NULL
@@ -141,12 +147,9 @@ class SustainedTrial:
     def _check(self, name: str, runner: RunnerClient, first: int, calls: int) -> None:
         """Check the outputs of one call of the last burst: of a module the last one's, else of any. Raises TrialFailed."""
         bed = self._bed
-        try:
-            slot = (first + calls - 1) % bed.slots
-            if runner.delivered is not None:
-                bed.receive(slot, runner.delivered)
-            elif self._contest.contracts.get(name) != "module":
-                slot = (first + self._rng.randrange(min(calls, bed.slots))) % bed.slots
-        except OSError as error:
-            raise TrialFailed(FailureKind.REJECTED, f"its output cannot be read: {error.strerror}") from error
+        slot = (first + calls - 1) % bed.slots
+        if runner.delivered is None and self._contest.contracts.get(name) != "module":
+            slot = (first + self._rng.randrange(min(calls, bed.slots))) % bed.slots
+        with unreadable_outputs_fail():
+            receive_delivered(bed, runner, slot)
         judge_outputs(bed.check(slot, OWN, bed.copy_outputs(slot)), self._tally, OWN)

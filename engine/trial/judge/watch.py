@@ -21,8 +21,8 @@ class Watch:
     """
 
     def __init__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], rng: torch.Generator) -> None:
-        self._withheld = [_Places(t, rng) for t in inputs if t.numel()]
-        self._read_places = [_Places(t, rng) for t in outputs]
+        self._withheld = [Places(t, rng) for t in inputs if t.numel()]
+        self._read_places = [Places(t, rng) for t in outputs]
         self._withheld_values = [p.read() for p in self._withheld]
         self._values_at_reply: list[torch.Tensor] = []
         self._on_gpu = any(places.on_gpu for places in (*self._withheld, *self._read_places))
@@ -58,7 +58,7 @@ class Watch:
         return not all(map(torch.equal, self._values_at_reply, self._read()))
 
 
-class _Places:
+class Places:
     """A few random elements of a tensor, as bits."""
 
     def __init__(self, tensor: torch.Tensor, rng: torch.Generator) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import ctypes
 import linecache
-import secrets
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -180,8 +179,8 @@ class ModuleLauncher:
         self._stateful = model if load.stateful and isinstance(model, nn.Module) else None
         self._inputs = [lent.tensors(slot, Role.INPUT) for slot in range(len(lent.slots))]
         self._private = [torch.empty_like(tensor) for tensor in self._inputs[0]] if load.copies_inputs else []
-        self._calls = 0
         self._returned: list[Any] = []
+        self._made: list[Any] = []
         self._held: list[Any] = []
         self._memory: ModuleMemory | None = None
         if load.device != "cpu" and send is not None and self._is_kernel:
@@ -194,6 +193,8 @@ class ModuleLauncher:
     def call(self, order: RunKernel) -> ClaimedTimes | Fault:
         model = self._model
         rows = {slot: decode_call(self._arguments, self._given(slot)) for slot in set(rotated(range(len(self._inputs)), order))}
+        self._held = (self._held or self._made) if order.holding else []
+        self._made = []
         returned: list[Any] = []
         self._returned = returned
         if self._stateful is not None:
@@ -233,7 +234,8 @@ class ModuleLauncher:
                 checked_output(self._as_tensor(value), operand, self._device)
                 for operand, value in zip(outputs, returned, strict=True)
             ]
-            if self._is_kernel and self._reuses_output_memory(made or returned, last):
+            self._made = made or returned
+            if self._is_kernel and self._reuses_held_memory(self._made, last):
                 return Fault("rejected", "returned the memory of an earlier call's output, which its caller may still hold")
             if not self._copies_outputs:
                 return msgspec.structs.replace(called, outputs=tuple(value.data_ptr() for value in returned))
@@ -253,19 +255,14 @@ class ModuleLauncher:
         """A number as a 0-dim tensor, as the reference's outputs are."""
         return torch.tensor(value, device=self._device) if type(value) in (bool, int, float) else value
 
-    def _reuses_output_memory(self, values: list[torch.Tensor], slot: int) -> bool:
-        """Whether this call's outputs use the memory of an earlier call's that are still held.
+    def _reuses_held_memory(self, values: list[torch.Tensor], slot: int) -> bool:
+        """Whether this call's outputs use the memory of an earlier call's that are held, as its order said.
 
-        The outputs of the first call are held, and at random those of one call in four of which no others are held; each for a
-        random number of calls, so that buffers used in turn are found too. Inputs, parameters and buffers do not count.
+        Inputs, parameters and buffers do not count. The judge checks by itself that held outputs keep their values.
         """
-        held = self._held
-        places = {_address(tensor) for tensor in held if _has_memory(tensor)} - {
+        places = {_address(tensor) for tensor in self._held if _has_memory(tensor)} - {
             _address(tensor) for tensor in self._persistent_tensors(slot)
         }
-        if self._calls == 0 or secrets.randbelow(_HOLDING) == 0:
-            self._held = [] if held else values
-        self._calls += 1
         return any(_address(tensor) in places for tensor in values if _has_memory(tensor))
 
     def _persistent_tensors(self, slot: int) -> Iterator[torch.Tensor]:
@@ -274,10 +271,6 @@ class ModuleLauncher:
         if isinstance(self._model, nn.Module):
             yield from self._model.parameters()
             yield from self._model.buffers()
-
-
-_HOLDING = 4
-"""Calls of which one, at random, begins or ends holding its outputs."""
 
 
 def _has_memory(value: Any) -> bool:

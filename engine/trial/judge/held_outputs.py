@@ -1,0 +1,65 @@
+"""Outputs of a module that its caller holds beyond their call: no later call may overwrite them. Imports torch."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.trial.judge.runner_memory import Outputs
+from engine.trial.judge.watch import Places
+
+_HOLDING = 4
+"""Calls of which one, at random, begins or ends holding its outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A few random elements of an output, as they were when its call had ended."""
+
+    outputs: Outputs
+    index: int
+    places: Places
+    values: torch.Tensor
+
+    def is_overwritten(self) -> bool:
+        """Raises OSError if the memory is gone."""
+        return not torch.equal(self.values, self.places.read_from(self.outputs, self.index))
+
+
+class HeldOutputs:
+    """Which outputs of one runner are held: those of the first call, and at random those of one call in four of which no
+    others are held; each for a random number of calls, so that buffers used in turn are found too.
+
+    The judge draws, once a call has ended, and says so in the next order: the runner then keeps its references. Nothing that
+    a module does in its process decides whether the outputs are held, and the judge reads them there itself.
+    """
+
+    def __init__(self) -> None:
+        self._rng = torch.Generator().manual_seed(secrets.randbits(63))
+        self._held: tuple[_Held, ...] = ()
+        self._is_first = True
+
+    @property
+    def holding(self) -> bool:
+        """Whether the next order says that outputs are held."""
+        return bool(self._held)
+
+    def overwritten_by(self, outputs: Outputs, likes: Sequence[torch.Tensor], lent: Collection[int]) -> bool:
+        """Whether the call that has just returned ``outputs`` overwrote held ones; draws what is held during the next.
+
+        ``likes``: tensors of the outputs' shapes and types; ``lent``: indices of outputs that may be memory of an input, a
+        parameter or a buffer, which change with it. Raises OSError if held memory is gone.
+        """
+        if any(held.is_overwritten() for held in self._held):
+            return True
+        if self._is_first or secrets.randbelow(_HOLDING) == 0:
+            self._held = () if self._held else tuple(self._taken(outputs, likes, lent))
+        self._is_first = False
+        return False
+
+    def _taken(self, outputs: Outputs, likes: Sequence[torch.Tensor], lent: Collection[int]) -> list[_Held]:
+        places = [(index, Places(like, self._rng)) for index, like in enumerate(likes) if index not in lent]
+        return [_Held(outputs, index, where, where.read_from(outputs, index)) for index, where in places]

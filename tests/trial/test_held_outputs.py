@@ -1,0 +1,67 @@
+"""Outputs that a module's caller holds: when they are, and what finds that a later call overwrote them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from engine.trial.judge import held_outputs
+from engine.trial.judge.held_outputs import HeldOutputs
+
+CALLS = 60
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Outputs in this process."""
+
+    made: tuple[torch.Tensor, ...]
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        return tuple(tensor.data_ptr() for tensor in self.made)
+
+    def copy_to(self, output: int, target: torch.Tensor) -> None:
+        target.copy_(self.made[output].view(torch.uint8))
+
+    def elements(self, output: int, where: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        return torch.index_select(self.made[output].view(words.dtype), 0, where)
+
+
+def returned(held: HeldOutputs, made: torch.Tensor, lent: frozenset[int] = frozenset()) -> bool:
+    return held.overwritten_by(Memory((made,)), [made], lent)
+
+
+def test_fresh_outputs_are_never_overwritten_and_some_are_held() -> None:
+    held = HeldOutputs()
+    seen = []
+    for _ in range(CALLS):
+        assert not returned(held, torch.rand(300))
+        seen.append(held.holding)
+    assert seen[0]
+    assert 0 < sum(seen) < CALLS
+
+
+@pytest.mark.parametrize("buffers", [1, 2, 3])
+def test_buffers_used_in_turn_are_found(buffers: int) -> None:
+    kept = [torch.empty(300) for _ in range(buffers)]
+    held = HeldOutputs()
+    assert any(returned(held, kept[call % buffers].uniform_()) for call in range(300))
+
+
+def test_a_buffer_that_is_used_again_only_when_nobody_holds_it_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, kept = HeldOutputs(), torch.empty(300)
+    for _ in range(CALLS):
+        made = torch.rand(300) if held.holding else kept.uniform_()
+        assert not returned(held, made)
+
+
+def test_memory_of_inputs_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_outputs, "_HOLDING", 1 << 60)
+    held, lent = HeldOutputs(), torch.zeros(300)
+    assert not returned(held, lent, frozenset({0}))
+    assert not held.holding
+    lent.fill_(1.0)
+    assert not returned(held, torch.rand(300))
