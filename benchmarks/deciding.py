@@ -38,8 +38,8 @@ from engine.domain.state import SessionState
 _AUTHOR = Author("simulated")
 
 
-def session(kernels: int) -> SessionState:
-    """A session in which every kernel has a random earlier one as its parent and a speedup near its parent's."""
+def entries(kernels: int) -> list[e.Entry]:
+    """A journal in which every kernel has a random earlier one as its parent and a speedup near its parent's."""
     dice = random.Random(kernels)
     speed = [0.0]
     events: list[e.Event] = [opened(ADAPTIVE, Budget("verdicts", kernels + 1)), e.RoundOpened(0, ())]
@@ -47,7 +47,7 @@ def session(kernels: int) -> SessionState:
         parent = dice.randrange(max(1, number - 50), number) if number > 1 else 0
         speed.append(speed[parent] + dice.gauss(0.02, 0.1) if parent else 0.0)
         events += _kernel(number, parent, 2.718281828 ** speed[number], dice)
-    return advance(SessionState(), (e.Entry(n, float(n), ENGINE, event) for n, event in enumerate(events)))
+    return [e.Entry(n, float(n), ENGINE, event) for n, event in enumerate(events)]
 
 
 def _kernel(number: int, parent: int, speedup: float, dice: random.Random) -> tuple[e.Event, ...]:
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=21)
     options = parser.parse_args()
     for kernels in options.kernels:
-        state = session(kernels)
+        state = advance(SessionState(), entries(kernels))
         decide = median_ms(lambda state=state: decided(state), options.repeats)
         entry = e.Entry(state.seq + 1, state.at, ENGINE, e.KernelPinned("k1"))
         fold = median_ms(lambda state=state, entry=entry: advance(state, [entry]), options.repeats)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from engine.domain import events as e
 from engine.domain import queries
 from engine.domain.folds import advance
-from engine.domain.state import SessionState
+from engine.domain.state import Kernel, SessionState
 from engine.session.source import Batch, Capability, Notifier, ReadOnly
 
 LONGEST_GAP = 2.0
@@ -22,7 +22,7 @@ _CHECKPOINTS = 16
 _SPEEDS = (0.01, 1000.0)
 _MAY_CHANGE_INCUMBENT = (
     e.SessionPrepared, e.KernelVerified, e.KernelMeasured, e.KernelReopened, e.KernelFailed, e.KernelCancelled,
-    e.IncumbentChanged,
+    e.KernelQuarantined, e.KernelAccepted, e.KernelMatched, e.IncumbentChanged,
 )  # fmt: skip
 
 
@@ -217,10 +217,23 @@ class ReplaySource(ReadOnly):
 
 
 def _may_change_incumbent(event: e.Event, state: SessionState) -> bool:
-    """While a kernel that won a race leads, what happens to kernels that never led changes nothing."""
+    """``state``: after the last event that may have changed it."""
     if not isinstance(event, _MAY_CHANGE_INCUMBENT):
         return False
-    best = queries.incumbent(state) if state.reigns else None
-    if best is None or best.id not in state.reigns or isinstance(event, e.SessionPrepared | e.IncumbentChanged):
+    best = queries.incumbent(state)
+    if best is None or isinstance(event, e.SessionPrepared | e.IncumbentChanged):
         return True
-    return event.kernel in state.reigns
+    if event.kernel == best.id or event.kernel in state.reigns:
+        return True
+    return best.id not in state.reigns and _may_outrank(event, best, state)
+
+
+def _may_outrank(event: e.Event, best: Kernel, state: SessionState) -> bool:
+    """Whether another kernel may rank above the best one now. Only this counts in a journal that names no incumbents."""
+    match event:
+        case e.KernelAccepted() | e.KernelMatched():
+            return True
+        case e.KernelVerified(screen=found) | e.KernelMeasured(measurement=found):
+            own, other = queries.speedup(state, best), found.speedup.get(queries.ranking_baseline(state))
+            return not queries.is_precise(best) or own is None or (other is not None and other.low >= own.low)
+    return False
