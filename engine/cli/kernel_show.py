@@ -93,6 +93,7 @@ def _details(state: SessionState, kernel: Kernel) -> Mapping[str, object]:
         "measurement": kernel.measurement, "evidence": kernel.evidence,
         "resources": kernel.resources, "tuning": kernel.tuning, "sanitizing": kernel.sanitizing, "profile": kernel.profile,
         "mismatches": kernel.failure.mismatches if kernel.failure else (),
+        "failed_on": kernel.failure.failed_on if kernel.failure else None,
         "races": [race for race in state.races if kernel.id in (race.kernel, race.against)],
         "notes": [note for note in state.notes if note.target == kernel.id],
     }  # fmt: skip

@@ -6,6 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 
 from engine.domain.mismatch import Mismatch, WrongElement
+from engine.domain.model import FailedWorkload
+
+
+def failed_workload_rows(failed: FailedWorkload | None) -> list[tuple[str, str]]:
+    """Label and text of each row: which workload of the suite a kernel failed on, and which it passed."""
+    if failed is None:
+        return []
+    rows = [("failed on", failed.workload), ("passed", ", ".join(failed.passed) or "none")]
+    return [*rows, *([("not tried", ", ".join(failed.untried))] if failed.untried else [])]
 
 
 def mismatch_rows(mismatches: Sequence[Mismatch]) -> list[tuple[str, str]]:

@@ -254,6 +254,17 @@ class FailureKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class FailedWorkload:
+    """Where in a suite a kernel failed."""
+
+    workload: str
+    passed: tuple[str, ...] = ()
+    """The workloads on which it was right until then."""
+    untried: tuple[str, ...] = ()
+    """Those on which it was not tried any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """Why a kernel failed: one line, and the whole log as a blob."""
 
@@ -262,6 +273,8 @@ class Failure:
     log: Blob = ""
     mismatches: tuple[Mismatch, ...] = ()
     """The outputs that were wrong, most wrong first, if it is a mismatch."""
+    failed_on: FailedWorkload | None = None
+    """Of a suite: the workload that it failed on."""
 
 
 @dataclass(frozen=True, slots=True)

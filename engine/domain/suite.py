@@ -11,6 +11,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from engine.domain.model import (
+    FailedWorkload,
     Interval,
     Measurement,
     Number,
@@ -29,6 +30,13 @@ from engine.domain.regimes import ClockAndPower, Sustained
 _WORST_FIRST = (PrecisionClass.NONE, PrecisionClass.HALF, PrecisionClass.TF32, PrecisionClass.FP32, PrecisionClass.EXACT)
 MIXED = "mixed"
 """The limit of a suite whose workloads have different ones."""
+
+
+def failed_workload(names: Sequence[str], workload: str, *, first: bool) -> FailedWorkload:
+    """Where among a suite's workloads, in its order, a kernel failed; ``first``: it was not tried on those after it."""
+    here = names.index(workload)
+    before, after = tuple(names[:here]), tuple(names[here + 1 :])
+    return FailedWorkload(workload, before, after) if first else FailedWorkload(workload, before + after)
 
 
 def geometric_mean(values: Sequence[Interval]) -> Interval:

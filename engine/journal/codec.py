@@ -77,6 +77,7 @@ _ADDED: Mapping[str, tuple[object, ...]] = {
     "regime": ("",),
     **dict.fromkeys(("clock", "sustained"), (None,)),
     "back_to_back": (False,),
+    "failed_on": (None,),
 }
 """Fields that format 1 did not have at first → their values without meaning, which are not written: journals keep their
 bytes."""

@@ -60,8 +60,8 @@ class Freeze(Message, frozen=True):
     pid: int
 
 
-class CheckStopped(Message, frozen=True):
-    """Whether every process has stopped since ``Freeze``: answered by ``AllStopped`` or ``StillRunning``."""
+class Stop(Message, frozen=True):
+    """Stop every process but the host, and say whether all have: answered by ``AllStopped`` or ``StillRunning``."""
 
     pid: int
 
@@ -211,7 +211,7 @@ class Fault(Message, frozen=True):
     text: str
 
 
-HostRequest = Spawn | Freeze | CheckStopped | Thaw | ThawChildren | Reap
+HostRequest = Spawn | Freeze | Stop | Thaw | ThawChildren | Reap
 HostReply = Spawned | Done | AllStopped | StillRunning | RunnerEnded
 RunnerRequest = LoadKernel | RunKernel
 RunnerReply = RunnerReady | Armed | Segment | SegmentFreed | ClaimedTimes | Fault

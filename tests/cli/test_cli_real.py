@@ -158,6 +158,7 @@ class Verdict(msgspec.Struct, forbid_unknown_fields=True):
     status: str
     reason: str | None
     mismatches: list[dict[str, object]]
+    failed_on: dict[str, object] | None
     corroborated: bool
     quarantined: bool
     conditions: list[str]

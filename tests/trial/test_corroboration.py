@@ -16,7 +16,6 @@ from engine.trial.judge.contention import ContentionMonitor, ProcessorReading, f
 from engine.trial.judge.timing import (
     KERNEL,
     NULL,
-    WARM_UP,
     CallCost,
     PairTimes,
     cost_share,
@@ -84,8 +83,7 @@ def test_one_honest_process_does_not_hide_two_others() -> None:
 def rows(null: list[tuple[float, bool]]) -> list[dict[str, Timing]]:
     """Undisturbed samples of a kernel that hides 4 ms, with null calls of this cost."""
     kernel = Timing(30.0, 4600.0, 0.0)
-    warm = [{KERNEL: kernel, NULL: Timing(1.0, 9000.0, 0.0)}] * WARM_UP
-    return [*warm, *({KERNEL: kernel, NULL: Timing(1.0, wall, 0.0, disturbed)} for wall, disturbed in null)]
+    return [{KERNEL: kernel, NULL: Timing(1.0, wall, 0.0, disturbed)} for wall, disturbed in null]
 
 
 def test_disturbed_null_calls_leave_no_room_for_hidden_time() -> None:
@@ -107,7 +105,7 @@ def test_an_occasionally_disturbed_kernel_is_corroborated() -> None:
         {KERNEL: Timing(2000.0, 2000.0 + mine, 0.0, mine > 400), NULL: Timing(1.0, 1.0 + other, 0.0, other > 400)}
         for mine, other in zip(reversed(cost), cost, strict=True)
     ]
-    found = pair_times([*pairs_of[:WARM_UP], *pairs_of], 20)
+    found = pair_times(pairs_of, 20)
     assert hidden_us([replace(found, calm=False)]) <= 0
 
 

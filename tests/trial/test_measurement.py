@@ -10,8 +10,9 @@ import pytest
 from engine.domain.model import Device, Interval, Operand, Role, Signature
 from engine.domain.preparation import Peaks
 from engine.trial.judge.call_times import Timing
+from engine.trial.judge.interleaving import Contestants
 from engine.trial.judge.measurement import NO_CALM_PAIR, MeasurementReport
-from engine.trial.judge.timing import KERNEL, NULL, WARM_UP, PairTimes, pair_times
+from engine.trial.judge.timing import KERNEL, NULL, PairTimes, pair_times, shared_samples
 from engine.trial.judge.workload_trial import WorkloadTrial
 
 OPERANDS = (Operand("x", Role.INPUT, (1 << 10,), "float32"), Operand("out", Role.OUTPUT, (1 << 10,), "float32"))
@@ -28,8 +29,7 @@ def pair(disturbed: int, undisturbed: int, *, wall_us: float = 500.0) -> PairTim
     def row(marked: bool) -> dict[str, Timing]:
         return {KERNEL: Timing(400.0, wall_us, 0.0, marked), NULL: Timing(1.0, 101.0, 0.0, marked)}
 
-    rows = [*[row(False)] * WARM_UP, *[row(True)] * disturbed, *[row(False)] * undisturbed]
-    return pair_times(rows, 6)
+    return pair_times([*[row(True)] * disturbed, *[row(False)] * undisturbed], 6)
 
 
 def test_without_a_calm_pair_a_time_is_not_corroborated() -> None:
@@ -90,3 +90,15 @@ def test_in_a_suite_a_screen_is_repeated_only_for_what_would_quarantine(
     trial._tools, trial.report, trial.run_pair = SimpleNamespace(workloads=workloads), REPORT, run_pair
     trial._screen(None, None, None)
     assert samples == asked
+
+
+@pytest.mark.parametrize(("samples", "workloads", "shared"), [(14, 1, 14), (30, 2, 30), (14, 8, 7), (30, 16, 7), (14, 16, 3)])
+def test_a_suite_takes_no_more_calls_than_four_single_workloads(samples: int, workloads: int, shared: int) -> None:
+    assert shared_samples(samples, workloads) == shared
+
+
+def test_a_process_that_was_called_before_needs_fewer_warm_ups() -> None:
+    def warm_up(*called: bool) -> int:
+        return Contestants({str(n): SimpleNamespace(has_run=one) for n, one in enumerate(called)}, {}, {}).warm_up
+
+    assert warm_up(True, True) < warm_up(True, False) == warm_up(False)

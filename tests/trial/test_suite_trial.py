@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from engine.domain import work as w
-from engine.domain.model import FailureKind
+from engine.domain.model import FailedWorkload, FailureKind
 from engine.domain.preparation import Peaks
 from engine.problem import catalog
 from engine.toolchain.kernel_file import classify
@@ -78,3 +78,4 @@ def test_a_kernel_must_be_right_on_every_workload_of_the_suite(tmp_path: Path) -
     assert wrong is not None
     assert wrong.failure.kind is FailureKind.MISMATCH
     assert wrong.failure.reason.startswith("on workload tall: ")
+    assert wrong.failure.failed_on == FailedWorkload("tall", passed=("flat",))

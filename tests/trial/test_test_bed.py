@@ -66,6 +66,24 @@ def test_inputs_are_fresh_per_call_and_weights_per_process(bench: Bed) -> None:
     assert not torch.equal(inputs(bench, 0)[1], seen[0][1])
 
 
+def test_the_reference_runs_once_for_calls_on_the_same_inputs(bench: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+    exact_of = Reference.exact_of
+    monkeypatch.setattr(Reference, "exact_of", lambda *given: ran.append(1) or exact_of(*given))
+    bench.refill(0)
+    for _ in range(2):
+        answer(bench, 0)
+        assert bench.check(0).ruling.passed
+    assert len(ran) == 1
+    for renew in (lambda: bench.refill(0), lambda: bench.swap_elements(0), bench.new_model):
+        renew()
+        bench.poison(0)
+        assert not bench.check(0).ruling.passed
+        answer(bench, 0)
+        assert bench.check(0).ruling.passed
+    assert len(ran) > 3
+
+
 @pytest.mark.parametrize("keeps", [True, False])
 def test_swapped_elements_are_lent_and_expected(keeps: bool) -> None:
     reference = Reference(tiny(), SMALL)

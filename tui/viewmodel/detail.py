@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from engine.domain import bottleneck, corroboration, instruction_mix, profile, queries
 from engine.domain.mismatch import Mismatch
-from engine.domain.mismatch_words import mismatch_rows
-from engine.domain.model import Resources
+from engine.domain.mismatch_words import failed_workload_rows, mismatch_rows
+from engine.domain.model import FailedWorkload, Resources
 from engine.domain.preparation import Preparation
 from engine.domain.state import Idea, Kernel, SessionState, Stage
 from engine.report.text.progress import sanitizer_names
@@ -135,6 +135,7 @@ def verification(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, 
     lines: list[Line] = [*_quarantine(kernel, room), *_not_corroborated(kernel, room), BLANK]
     if kernel.failure is not None:
         lines += [*paragraph(kernel.failure.reason, room), BLANK]
+        lines += _failed_workload(kernel.failure.failed_on, room)
         lines += _mismatches(kernel.failure.mismatches, room)
     found = kernel.verification
     if found is None:
@@ -160,6 +161,15 @@ def verification(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, 
     if (prepared := state.preparation) is not None:
         lines += [BLANK, section("correctness check of this session", room), *_correctness_check(prepared)]
     return tuple(lines)
+
+
+def _failed_workload(failed: FailedWorkload | None, room: int) -> list[Line]:
+    """Which workload of the suite the kernel failed on, and which it passed."""
+    rows = [(label, (Cell(one_line(text), _FAILED_INKS[label]),)) for label, text in failed_workload_rows(failed)]
+    return [section("suite", room), *table(rows, room), BLANK] if rows else []
+
+
+_FAILED_INKS = {"failed on": Ink.BAD, "passed": Ink.GOOD, "not tried": Ink.FAINT}
 
 
 def _mismatches(found: Sequence[Mismatch], room: int) -> list[Line]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.domain import columns, corroboration, profile, queries
-from engine.domain.mismatch_words import mismatch_rows
+from engine.domain.mismatch_words import failed_workload_rows, mismatch_rows
 from engine.domain.model import FailureKind
 from engine.domain.state import Kernel, SessionState, Stage
 from engine.report.text import races
@@ -52,6 +52,7 @@ def _origin(state: SessionState, kernel: Kernel) -> Iterator[Row]:
 def _verdict(state: SessionState, kernel: Kernel) -> Iterator[Row]:
     if kernel.failure is not None:
         yield "reason", Span(one_line(kernel.failure.reason), Tone.BAD)
+        yield from failed_workload_rows(kernel.failure.failed_on)
         yield from mismatch_rows(kernel.failure.mismatches)
         if kernel.failure.kind is FailureKind.MISMATCH and state.preparation is not None:
             yield "check", correctness_words(state.preparation)

@@ -9,11 +9,12 @@ from engine.domain import corroboration, stats, suite
 from engine.domain import work as w
 from engine.domain.corroboration import MEASURED, NOT_CORROBORATED, QUARANTINED
 from engine.domain.mismatch import Mismatch
-from engine.domain.mismatch_words import mismatch_rows
+from engine.domain.mismatch_words import failed_workload_rows, mismatch_rows
 from engine.domain.model import (
     Contract,
     Device,
     Dialect,
+    FailedWorkload,
     Interval,
     Measurement,
     SpeedOfLight,
@@ -127,6 +128,8 @@ class Verdict:
     """Why the status is not ``measured``: one line."""
     mismatches: tuple[Mismatch, ...]
     """The outputs that were wrong, most wrong first: where, how, on which inputs."""
+    failed_on: FailedWorkload | None
+    """Of a suite: the workload that it failed on, those that it passed, and those that were not tried."""
     corroborated: bool
     """Whether the judge's clock confirms the times that decide; ``false`` where there are none."""
     quarantined: bool
@@ -209,6 +212,7 @@ def verdict(
         status=failure.kind.value if failure else QUARANTINED if quarantined else NOT_CORROBORATED if doubts else MEASURED,
         reason=one_line(failure.reason) if failure else one_line("; ".join(doubts)) or None,
         mismatches=failure.mismatches if failure else (),
+        failed_on=failure.failed_on if failure else None,
         corroborated=timed is not None and corroboration.is_confirmed(timed, subject.regime),
         quarantined=quarantined,
         conditions=timed.conditions if timed else (),
@@ -270,7 +274,7 @@ def lines(found: Verdict, verification: Verification | None, timed: Measurement 
         rows += doubt_rows(found.doubts)
     elif found.reason is not None:
         rows.append(("reason", Span(found.reason, Tone.BAD)))
-    rows += mismatch_rows(found.mismatches)
+    rows += [*failed_workload_rows(found.failed_on), *mismatch_rows(found.mismatches)]
     if verification is not None:
         rows += [("verified", verification_words(verification)), *format_rows(verification), *caveat_rows(verification)]
     if timed is not None:

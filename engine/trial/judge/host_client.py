@@ -19,7 +19,6 @@ from engine.trial.judge.contention import find_local_pid
 from engine.trial.messages import (
     NOBODY,
     AllStopped,
-    CheckStopped,
     Freeze,
     HostReply,
     Message,
@@ -28,6 +27,7 @@ from engine.trial.messages import (
     Spawn,
     Spawned,
     StillRunning,
+    Stop,
     Thaw,
     ThawChildren,
 )
@@ -150,9 +150,9 @@ class Host:
         """Stop every process but the host: nothing is written while outputs are judged."""
         self._ask(Freeze(runner.pid))
 
-    def check_stopped(self, runner: RunnerHandle) -> AllStopped | StillRunning:
-        """Whether every process has stopped; processes that wake each other never do."""
-        reply = self._ask(CheckStopped(runner.pid))
+    def stop(self, runner: RunnerHandle) -> AllStopped | StillRunning:
+        """``freeze``, and whether every process has stopped; processes that wake each other never do."""
+        reply = self._ask(Stop(runner.pid))
         assert isinstance(reply, AllStopped | StillRunning)
         return reply
 

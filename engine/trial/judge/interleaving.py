@@ -31,6 +31,7 @@ from engine.trial.judge.timing import (
     BY_JUDGES_CLOCK,
     KERNEL,
     WARM_UP,
+    WARM_UP_AGAIN,
     PairTimes,
     columns,
     pair_times,
@@ -116,6 +117,15 @@ class Contestants:
 
     def everyone(self) -> dict[str, RunnerClient]:
         return {**self.judged, **self.baselines, **self.nulls}
+
+    def judged_alone(self) -> Contestants:
+        """Only the judged kernels: whose outputs count, and no times."""
+        return replace(self, baselines={}, nulls={})
+
+    @property
+    def warm_up(self) -> int:
+        """Calls that are not counted."""
+        return WARM_UP_AGAIN if all(runner.has_run for runner in self.everyone().values()) else WARM_UP
 
     @property
     def by_judges_clock(self) -> bool:
@@ -226,25 +236,27 @@ def run_pair(
     random, then reversed for the next inputs (ABBA): neither drift nor after-effects favour a contestant. Disturbed samples are
     repeated, within limits.
 
-    A few *unannounced* calls at random places use inputs with another perturbation each (``perturbed`` of them) and are not
-    counted as samples: being careful in a process's first calls only does not help. In them the order is sent before the runner
-    is resumed, as in every call on a GPU. On a CPU that would add noise to every sample, because the threads of a team would
-    just be waking up. Those on the problem's own inputs are repeated too where they were disturbed: a kernel can disturb its
-    own calls.
+    A few *unannounced* calls of the judged kernels at random places use inputs with another perturbation each (``perturbed`` of
+    them) and are not counted as samples: being careful in a process's first calls only does not help. In them the order is
+    sent before the runner is resumed, as in every call on a GPU. On a CPU that would add noise to every sample, because the
+    threads of a team would just be waking up. There those on the problem's own inputs are timed beside the null kernel, and
+    repeated too where they were disturbed: a kernel can disturb its own calls.
     """
     rows: list[dict[str, Timing]] = []
     audits: list[dict[str, Timing]] = []
     at_once: list[dict[str, Timing]] = []
-    turns, audit_turns = CallOrder(setup.order), CallOrder(setup.order)
-    wanted = WARM_UP + samples
-    unannounced = UnannouncedCalls(setup.order, bed.calibration.distributions, wanted, perturbed)
+    turns, audit_turns, alone_turns = (CallOrder(setup.order) for _ in range(3))
+    warm_up = contest.warm_up
+    wanted = warm_up + samples
+    distributions, most = (bed.calibration.distributions, perturbed) if contest.judged else ((), 0)
+    unannounced = UnannouncedCalls(setup.order, distributions, wanted, most)
     unannounced_tally = CheckTally(tally.trials)
     holds = setup.holds and not contest.by_judges_clock
     setup.monitor.begin()
     while (
         len(rows) < wanted
         or unannounced.remain
-        or (len(undisturbed_rows(rows)) < samples and len(rows) < WARM_UP + _PATIENCE * samples)
+        or (len(undisturbed_rows(rows[warm_up:])) < samples and len(rows) < warm_up + _PATIENCE * samples)
     ):
         burst = setup.order.sample(range(bed.slots), min(bed.slots, max(wanted - len(rows), 2)))
         kinds = {slot: unannounced.next() for slot in burst}
@@ -253,14 +265,16 @@ def run_pair(
         taken: dict[int, list[tuple[str, Sequence[torch.Tensor]]]] = {}
         for slot, kind in kinds.items():
             bed.release(slot)
-            audit = holds and _AUDITED * len(audits) < len(rows) - WARM_UP
-            order = RunKernel(slot, _hold_us(rows) if holds and not audit else 0.0)
+            audit = holds and _AUDITED * len(audits) < len(rows) - warm_up
+            order = RunKernel(slot, _hold_us(rows[:warm_up], warm_up) if holds and not audit else 0.0)
+            if kind == OWN and not setup.holds:
+                compared = replace(contest, baselines={})
+                row, taken[slot] = _sample(bed, compared, order, setup, unannounced.turns, at_once=True)
+                at_once.append(row)
+                unannounced.repeat_if(any(t.disturbed for t in row.values()))
+                continue
             if kind is not None:
-                few = replace(contest, baselines={})
-                row, taken[slot] = _sample(bed, few, order, setup, unannounced.turns, at_once=True)
-                if kind == OWN and not setup.holds:
-                    at_once.append(row)
-                    unannounced.repeat_if(any(t.disturbed for t in row.values()))
+                _, taken[slot] = _sample(bed, contest.judged_alone(), order, setup, alone_turns, at_once=True)
                 continue
             row, taken[slot] = _sample(bed, contest, order, setup, audit_turns if audit else turns, at_once=setup.holds)
             setup.monitor.sample()
@@ -275,7 +289,7 @@ def run_pair(
                     failed.at_fault = _find_culprit(bed, contest, slot) or wrong
                     raise
     found = replace(
-        pair_times(rows, samples),
+        pair_times(rows[warm_up:], samples),
         audits=columns(audits),
         at_once=columns(at_once),
         conditions=setup.monitor.end(),
@@ -310,12 +324,12 @@ _HOLDS_US = (1000.0, 200.0, 20_000.0)
 """Microseconds that the device is held: before the first measurement, minimum, maximum."""
 
 
-def _hold_us(rows: Sequence[Mapping[str, Timing]]) -> float:
-    """The same for every contestant: twice the slowest one's enqueue time in the last warm-up."""
+def _hold_us(warm_ups: Sequence[Mapping[str, Timing]], wanted: int) -> float:
+    """The same for every contestant: twice the slowest one's enqueue time in the last of the wanted warm-ups."""
     first, least, most = _HOLDS_US
-    if len(rows) < WARM_UP:
+    if len(warm_ups) < wanted:
         return first
-    slowest = max(t.enqueue_us for t in rows[WARM_UP - 1].values())
+    slowest = max(t.enqueue_us for t in warm_ups[-1].values())
     return min(max(2 * slowest + 100.0, least), most)
 
 

@@ -140,13 +140,20 @@ class Judge:
         return f" on {trial.name}" if len(self._trials) > 1 else ""
 
     @contextmanager
-    def _turn(self, trial: WorkloadTrial) -> Iterator[None]:
-        """Work on one workload: failures name it in a suite, and its memory is let go where all do not fit together."""
+    def _turn(self, trial: WorkloadTrial, *, first: bool = False) -> Iterator[None]:
+        """Work on one workload: failures name it in a suite, and its memory is let go where all do not fit together.
+
+        ``first``: the kernel has not been tried on the workloads after it.
+        """
         try:
             yield
         except TrialFailed as failed:
             if len(self._trials) > 1:
-                failed.failure = replace(failed.failure, reason=f"on workload {trial.name}: {failed.failure.reason}")
+                names = [one.name for one in self._trials]
+                reason = f"on workload {trial.name}: {failed.failure.reason}"
+                failed.failure = replace(
+                    failed.failure, reason=reason, failed_on=suite.failed_workload(names, trial.name, first=first)
+                )
             raise
         if len(self._trials) > 1 and not self._keeps_all():
             trial.beds.drop()
@@ -192,7 +199,7 @@ class Judge:
         found = {}
         with self._pool.kernel() as runner:
             for trial, built in zip(self._trials, candidate.each(), strict=True):
-                with self._turn(trial):
+                with self._turn(trial, first=True):
                     if self._on(trial):
                         say(f"checking {candidate.name}{self._on(trial)}")
                     found[trial.name] = trial.verify(runner, built, say, self._bounds[0] - 1)
@@ -211,7 +218,7 @@ class Judge:
         self._pool.discard_prestarted()
         with self._pool.kernel() as runner:
             for trial, built in zip(self._trials, candidate.each(), strict=True):
-                with self._turn(trial):
+                with self._turn(trial, first=True):
                     trial.check(runner, built, say)
         return CheckReply()
 

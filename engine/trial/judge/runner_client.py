@@ -93,6 +93,7 @@ class RunnerClient:
         """Whether every call of the loaded kernel is gated: on a GPU, where the judge's clock counts for it."""
         self._segments = Segments()
         self.loaded_for: object = None  # the test bed whose memory it was last lent
+        self.has_run = False  # for this workload or another
 
     def stand_by(self) -> None:
         """Wait until its device context exists and ``warm`` is done. Raises TrialFailed."""
@@ -108,6 +109,7 @@ class RunnerClient:
             reply = self._receive(self._seconds)
             if isinstance(reply, Fault):
                 self._fault(reply)
+            self.has_run = True
         self.freeze()
 
     def warm(self, load: LoadKernel, fds: list[int]) -> None:
@@ -274,8 +276,8 @@ class RunnerClient:
             self._fault(reply)
         if not isinstance(reply, ClaimedTimes):
             raise self._out_of_turn()
-        self.freeze()
-        self._has_children = self._check_stopped()
+        self._has_children = self._stop()
+        self.has_run = True
         return self._timing(reply, wall, awake)
 
     def _delivered(self, reply: RunnerReply) -> Outputs | None:
@@ -291,9 +293,9 @@ class RunnerClient:
         if self._has_children:
             self._by_host(self._host.thaw_children)
 
-    def _check_stopped(self) -> bool:
-        """Wait until it has stopped; returns whether it has child processes. Raises TrialFailed if one does not stop."""
-        found = self._by_host(self._host.check_stopped)
+    def _stop(self) -> bool:
+        """Freeze, and wait until it has stopped: whether it has child processes. Raises TrialFailed if one does not stop."""
+        found = self._by_host(self._host.stop)
         if isinstance(found, StillRunning):
             self.close()
             raise self._failed(FailureKind.REJECTED, "one of its processes kept running while the sandbox was frozen")

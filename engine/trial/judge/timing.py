@@ -22,6 +22,8 @@ from engine.trial.judge.conditions import PairConditions
 
 WARM_UP = 2
 """Calls of a fresh process that are checked but not counted: first touch of pages, lazy loading."""
+WARM_UP_AGAIN = 1
+"""Those of a process that was called before, as in a suite for the workloads after the first."""
 KERNEL = "kernel"
 NULL = "null"
 """The null kernel on the path of ``KERNEL``."""
@@ -157,9 +159,9 @@ def columns(rows: Sequence[Mapping[str, Timing]]) -> dict[str, list[Timing]]:
     return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
 
 
-def pair_times(rows: Sequence[Mapping[str, Timing]], samples: int) -> PairTimes:
-    """The times of one pair from its rows (warm-ups first): the undisturbed rows if there are enough, else all."""
-    counted, undisturbed = rows[WARM_UP:], undisturbed_rows(rows)
+def pair_times(counted: Sequence[Mapping[str, Timing]], samples: int) -> PairTimes:
+    """The times of one pair from its rows after the warm-ups: the undisturbed rows if there are enough, else all."""
+    undisturbed = undisturbed_rows(counted)
     fewest = min(samples, _FEWEST)
     kept = undisturbed if len(undisturbed) >= fewest else counted
     times = {name: [row[name] for row in kept] for name in kept[0]}
@@ -182,8 +184,8 @@ _FEWEST = 3
 
 
 def undisturbed_rows(rows: Sequence[Mapping[str, Timing]]) -> list[Mapping[str, Timing]]:
-    """Rows after the warm-ups in which no contestant but perhaps the null kernel was disturbed."""
-    return [row for row in rows[WARM_UP:] if not any(t.disturbed for name, t in row.items() if not is_null(name))]
+    """Rows in which no contestant but perhaps the null kernel was disturbed."""
+    return [row for row in rows if not any(t.disturbed for name, t in row.items() if not is_null(name))]
 
 
 _AHEAD_SHARE, _AHEAD_US = 0.25, 60.0
@@ -264,8 +266,9 @@ def samples_for(pairs: Sequence[PairTimes], name: str) -> int:
 
 
 def shared_samples(samples: int, workloads: int) -> int:
-    """Samples on each workload of a suite: as many in all as on four single workloads, and at least three on each."""
-    return min(samples, max(_FEWEST, math.ceil(_SINGLE_VERDICTS * samples / workloads)))
+    """Samples on each workload of a suite: with the warm-ups as many in all as on four single workloads, and at least three."""
+    shared = _SINGLE_VERDICTS * (WARM_UP + samples) // workloads - WARM_UP_AGAIN
+    return min(samples, max(_FEWEST, shared))
 
 
 _SINGLE_VERDICTS = 4

@@ -22,7 +22,6 @@ from engine.trial.channel import Channel, ChannelClosed
 from engine.trial.messages import (
     NOBODY,
     AllStopped,
-    CheckStopped,
     Done,
     Freeze,
     HostRequest,
@@ -31,6 +30,7 @@ from engine.trial.messages import (
     Spawn,
     Spawned,
     StillRunning,
+    Stop,
     Thaw,
     ThawChildren,
 )
@@ -108,7 +108,8 @@ def _answer(channel: Channel, runners: set[int], errors: dict[int, int], request
         case Freeze():
             _signal_all(signal.SIGSTOP)
             channel.send(Done())
-        case CheckStopped():
+        case Stop():
+            _signal_all(signal.SIGSTOP)
             channel.send(AllStopped(not runners.issuperset(_other_pids())) if _come_to_rest(runners) else StillRunning())
         case Thaw(pid):
             _wake(set() if pid == NOBODY else runners - {pid})

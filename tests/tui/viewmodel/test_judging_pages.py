@@ -73,6 +73,22 @@ def test_sanitizer_findings(event: e.KernelSanitized, words: str) -> None:
     assert event.note in output
 
 
+def test_a_failure_in_a_suite_says_which_workloads_passed() -> None:
+    kernel = STATE.kernels["k14"]
+    failure = m.Failure(m.FailureKind.MISMATCH, "on workload tall: call 1: wrong")
+    for where, words in (
+        (
+            m.FailedWorkload("tall", ("flat", "wide"), ("deep",)),
+            ("failed on  tall", "passed     flat, wide", "not tried  deep"),
+        ),
+        (m.FailedWorkload("tall"), ("failed on  tall", "passed     none")),
+    ):
+        failed = replace(kernel, failure=replace(failure, failed_on=where))
+        output = text(detail.verification(STATE, failed, 100))
+        assert all(one in output for one in words), output
+        assert "not tried" in words[-1] or "not tried" not in output
+
+
 def test_usage_by_round_role_and_model() -> None:
     output = text(usage_page.page(STATE, 110))
     total = usage.totals(STATE.calls.values())
