@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import tomllib
 
 from architecture.source import ROOT
+
+from engine.domain import folds, rules
 
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 
@@ -32,3 +35,12 @@ def test_every_file_it_names_exists() -> None:
     assert len(paths) > 10
     missing = [path for path in paths if not any((root / path).exists() for root in (ROOT, ROOT / "engine"))]
     assert not missing
+
+
+def test_the_functions_of_the_cycle_are_called_as_it_says() -> None:
+    calls = re.findall(r"(?<=[ ▶])(rules|folds)\.(\w+)\(([\w, ]+)\)", PAGE)
+    assert {name for _, name, _ in calls} == {"decide", "advance", "automatic", "next_work", "record"}
+    for module, name, arguments in calls:
+        parameters = inspect.signature(getattr({"rules": rules, "folds": folds}[module], name)).parameters.values()
+        needed = [one.name for one in parameters if one.default is inspect.Parameter.empty]
+        assert arguments.split(", ") == needed, name
