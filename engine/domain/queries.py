@@ -309,7 +309,7 @@ def rounds_done(state: SessionState) -> int:
     """Closed rounds after the naive port. The adaptive strategy opens a round for each of its decisions: there, as many kernels
     as ideas times implementations count as a round."""
     if (size := _adaptive_round(state)) is not None:
-        return sum(1 for k in state.kernels.values() if k.round > 0) // size
+        return len([k for k in state.kernels.values() if k.round > 0]) // size
     return sum(1 for r in state.rounds.values() if r.closed and r.number > 0)
 
 
@@ -366,7 +366,8 @@ def stalled_rounds(state: SessionState) -> int:
 def rounds_after(state: SessionState, best: Kernel | None) -> int:
     """Closed rounds after the kernel's, or all; with the adaptive strategy, kernels for as many."""
     if (size := _adaptive_round(state)) is not None:
-        return sum(1 for k in state.kernels.values() if k.round > (best.round if best else 0)) // size
+        since = best.round if best is not None else 0
+        return len([k for k in state.kernels.values() if k.round > since]) // size
     closed = [r.number for r in state.rounds.values() if r.closed and r.number > 0]
     return sum(1 for n in closed if best is None or n > best.round)
 

@@ -127,7 +127,7 @@ def _earlier(state: SessionState, tables: _Tables) -> int:
     """The trials outside the window."""
     if len(state.ideas) <= _IDEAS:
         return max(0, len(tables.trials) - WINDOW)
-    tried = sum(1 for idea in state.ideas.values() if idea.implemented and idea.parent is not None)
+    tried = len([idea for idea in state.ideas.values() if idea.implemented and idea.parent is not None])
     return max(0, tried - min(WINDOW, len(tables.trials)))
 
 
