@@ -122,6 +122,7 @@ class Stream:
     """A ``SessionSource`` that remeasures kernels endlessly, at a fixed number of events per second."""
 
     capabilities = frozenset({Capability.SUBMIT})
+    is_run = True
 
     def __init__(self, history: list[e.Event], rate: float) -> None:
         self._first = b.entries(history)

@@ -22,12 +22,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from support import builders, showcase, ui  # noqa: E402  # the session of the tests
 from textual.pilot import Pilot  # noqa: E402
+from textual.widgets import ContentSwitcher  # noqa: E402
 
 from engine.domain.commands import Command  # noqa: E402
 from engine.domain.errors import CommandRejected  # noqa: E402
 from engine.domain.events import Entry  # noqa: E402
-from engine.domain.model import ENGINE  # noqa: E402
-from engine.domain.state import SessionState  # noqa: E402
+from engine.domain.model import ENGINE, CallRole  # noqa: E402
+from engine.domain.state import ModelCall, SessionState  # noqa: E402
 from engine.domain.trust import PathKind, Permissions, Server, ServerAccess, TrustQuestion  # noqa: E402
 from engine.domain.work import WorkKey  # noqa: E402
 from engine.journal.journal import Journal  # noqa: E402
@@ -65,6 +66,7 @@ class Frozen:
     """A ``SessionSource`` with the capabilities of a live one, in which nothing happens."""
 
     capabilities = frozenset({Capability.SUBMIT})
+    is_run = True
 
     def __init__(self, state: SessionState, entries: tuple[Entry, ...]) -> None:
         self.state = state
@@ -91,6 +93,16 @@ def keys(*pressed: str) -> Act:
 
     async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press(*pressed)
+
+    return act
+
+
+def pane(name: str) -> Act:
+    """Show the pane of this name."""
+
+    async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
+        while app.screen.query_one("#pane", ContentSwitcher).current != name:
+            await pilot.press("t")
 
     return act
 
@@ -159,7 +171,7 @@ SCENES: dict[str, Act] = {
     "timing": on("k14", "5"),
     "resources": on("k14", "6"),
     "charts": on("k14", "t"),
-    "events": keys("t", "t"),
+    "events": pane("events"),
     "usage": keys("dollar_sign"),
     "compare": compared,
     "palette": keys("ctrl+p"),
@@ -168,12 +180,13 @@ SCENES: dict[str, Act] = {
 
 
 DIALOGS: dict[str, Act] = {
-    "notes": keys("t", "t", "t"),
+    "roofline": keys("t", "t"),
+    "notes": pane("notes"),
     "log": on("k14", "7"),
     "verification": on("k14", "4"),
     "idea": on("k12", "1"),
     "zoomed": on("k14", "5", "z"),
-    "filter": keys("slash", "v", "e", "c"),
+    "filter": keys("slash", *"chains"),
     "by-speedup": keys("S", "S"),
     "compare-code": compared_tab("2"),
     "gate-edit": keys("g", "e"),
@@ -190,6 +203,7 @@ DIALOGS: dict[str, Act] = {
     "form-models": keys("O"),
     "form-pauses": keys("C"),
     "form-prompts": keys("Q"),
+    "awaiting": keys("Q", "escape"),
     "form-instruct": keys("I"),
     "form-settings": keys("f3"),
     "form-note": on("k14", "n"),
@@ -201,6 +215,8 @@ DIALOGS: dict[str, Act] = {
     "confirm-end": keys("ctrl+e"),
 }
 """Further pages, forms and dialogs over a session, drawn with ``--all``."""
+ASKING = ("form-prompts", "awaiting")
+"""Of these, the scenes in which a prompt awaits an answer."""
 AT_HOME: dict[str, Act] = {
     "home-help": keys("question_mark"),
     "home-new": keys("n"),
@@ -211,7 +227,7 @@ AT_HOME: dict[str, Act] = {
     "home-opening": opening,
 }
 """Dialogs over home, drawn with ``--all``."""
-REPLAYED: dict[str, Act] = {"replay": keys("b"), "replay-fork": on("k12", "F"), "replay-log": keys("t", "t")}
+REPLAYED: dict[str, Act] = {"replay": keys("b"), "replay-fork": on("k12", "F"), "replay-events": pane("events")}
 """A replayed session, drawn with ``--all``."""
 EVERYTHING = (*SCENES, "home", "light", *DIALOGS, *AT_HOME, *REPLAYED)
 
@@ -241,11 +257,15 @@ async def picture(app: EspalierApp, size: tuple[int, int], act: Act, bridge: Bri
         file.write_text(svg, encoding="utf-8")
 
 
-def live(folder: Path) -> Bridge:
-    """A bridge to the frozen showcase, with instruction counts."""
+def live(folder: Path, *, asks: bool = False) -> Bridge:
+    """A bridge to the frozen showcase, with instruction counts. ``asks``: with a prompt to answer by hand."""
     state, entries = showcase.session()
     kernels = {name: replace(kernel, instructions=MIXES.get(name, {})) for name, kernel in state.kernels.items()}
-    return Bridge(Frozen(replace(state, kernels=kernels), entries), folder)
+    call = ModelCall(
+        "c60", WorkKey.parse("implement:i11"), CallRole.CODE, "paste", builders.digest(showcase.PROMPT), 9000, state.at
+    )
+    calls = {**state.calls, call.id: call} if asks else state.calls
+    return Bridge(Frozen(replace(state, kernels=kernels, calls=calls), entries), folder)
 
 
 async def home(app: EspalierApp, pilot: Pilot[None]) -> None:
@@ -281,7 +301,8 @@ async def make(into: Path, size: tuple[int, int], sessions: list[Path], root: Pa
     for scene, act in (SCENES | DIALOGS).items():
         if scene in scenes:
             app = ui.app(opener, "none", clock=clock)
-            await picture(app, size, act, live(root / "softmax-2026-11-18-1"), into / f"{scene}-{name}.svg")
+            bridge = live(root / "softmax-2026-11-18-1", asks=scene in ASKING)
+            await picture(app, size, act, bridge, into / f"{scene}-{name}.svg")
     for scene, act in REPLAYED.items():
         if scene in scenes:
             app = ui.app(opener, "replay", root / "softmax-2026-11-18-1", clock=clock)

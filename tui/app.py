@@ -29,7 +29,7 @@ from tui import actions
 from tui.garbage import shorten_collections
 from tui.opener import SessionOpener
 from tui.plain_output import plain_text
-from tui.removals import guard_removals
+from tui.removals import guard_removals, while_shown
 from tui.screens.home import HomeScreen, OpenMode
 from tui.screens.loading import load_session_screens
 from tui.stale_clicks import guard_stale_clicks
@@ -135,7 +135,7 @@ class EspalierApp(TerminalApp):
     async def _run_first_action(self) -> None:
         if self._first[0] == "home":
             return
-        await load_session_screens()
+        await while_shown(self, load_session_screens())
         from tui.bridge import NewSession
 
         match self._first:
@@ -179,10 +179,10 @@ class EspalierApp(TerminalApp):
 
     @work(group="watch", exclusive=True)
     async def _watch(self, folder: Path, mode: OpenMode) -> None:
-        await load_session_screens()
+        await while_shown(self, load_session_screens())
         opened = {OpenMode.REPLAY: self.opener.replay, OpenMode.JOIN: self.opener.join}.get(mode, self.opener.follow)
         try:
-            bridge = await asyncio.to_thread(opened, folder)
+            bridge = await while_shown(self, asyncio.to_thread(opened, folder))
         except EspalierError as error:
             self.notify(str(error), severity="error", markup=False, timeout=10)
         else:
@@ -191,7 +191,7 @@ class EspalierApp(TerminalApp):
     @work(group="open", exclusive=True)
     async def _open(self, title: str, opening: OpenBridge, folder: Path | None = None) -> None:
         """Open a session to run it; if another process runs it, steer it there."""
-        await load_session_screens()
+        await while_shown(self, load_session_screens())
         from tui.bridge import Bridge
         from tui.screens.open_session import OpenSessionDialog
 
@@ -225,7 +225,7 @@ class EspalierApp(TerminalApp):
         if answer is not TrustAnswer.TRUST:
             return
         try:
-            await asyncio.to_thread(self.opener.trust, asked)
+            await while_shown(self, asyncio.to_thread(self.opener.trust, asked))
         except EspalierError as error:
             self.notify(str(error), severity="error", markup=False, timeout=15)
         else:

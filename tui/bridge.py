@@ -46,6 +46,8 @@ _LARGE_BATCH = 2000
 _ENTRIES_KEPT = 5000
 """Entries kept in memory for the events pane; the journal has the rest."""
 _TEXTS_KEPT = 256
+_WRITER_SECONDS = 2.0
+"""How often a session that does not run here is asked for its writer."""
 
 __all__ = [
     "Bridge", "Capability", "Landmark", "NewSession", "Say", "Seed", "check_dialect", "check_settings", "default_workload",
@@ -121,6 +123,8 @@ class Bridge:
         self.stopped: Mapping[WorkKey, str] = {}
         """Work that the engine failed to do → reason; it waits for ``retry``."""
         self.closed = False
+        self.is_run = source.is_run
+        """Whether work that was begun goes on."""
         self.fault = ""
         """Why the source can no longer be read or written; empty while it can."""
         self._monitor = monitor
@@ -272,7 +276,7 @@ class Bridge:
 
     async def pump(self) -> None:
         """Read the source until it is closed. Screens poll ``state``."""
-        listening = asyncio.create_task(self._listen())
+        beside = [asyncio.create_task(one) for one in (self._listen(), self._watch_writer())]
         try:
             async for batch in self.source.batches():
                 self._absorb(batch)
@@ -280,7 +284,8 @@ class Bridge:
                 if len(batch.entries) > _LARGE_BATCH:
                     gc.freeze()  # these objects stay: traversing them in a collection would stall the screen
         finally:
-            listening.cancel()
+            for task in beside:
+                task.cancel()
 
     async def run(self) -> None:
         """Search while the session is open here; after it ended or stopped, resume when a command is submitted.
@@ -325,6 +330,12 @@ class Bridge:
             early = self.entries[:-_ENTRIES_KEPT]
             self.state_before = await asyncio.to_thread(advance, self.state_before, early)
             self.entries = self.entries[len(early) :]
+
+    async def _watch_writer(self) -> None:
+        """Keep ``is_run`` right while another process may run the session, or end."""
+        while not self.closed:
+            self.is_run = self.source.is_run
+            await asyncio.sleep(_WRITER_SECONDS)
 
     async def _listen(self) -> None:
         async for message in self.source.progress():

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FooterKey:
-    """An action in the footer. ``label``: what it does now; empty: the action's own label."""
+    """An action in the footer. ``label``: what it does now; empty: the action's own label.
+
+    ``key``: the key to show; empty: the action's first. Without an action it is a key of the focused field, with its label.
+    """
 
     action: str
     label: str = ""
+    key: str = ""
 
 
 def footer_keys(*ids: str) -> tuple[FooterKey, ...]:

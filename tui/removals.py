@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from textual.dom import DOMNode
 from textual.events import Compose, Mount, Resize, ScreenResume, Show
 from textual.message import Message
 from textual.message_pump import MessagePump
@@ -34,10 +35,11 @@ def is_going(widget: Widget) -> bool:
     return widget._pruning or not widget.is_attached
 
 
-async def while_shown(widget: Widget, awaited: Awaitable[Result]) -> Result:
-    """The result. A worker of the widget that awaits it ends here if the widget went meanwhile. Raises CancelledError."""
+async def while_shown(node: DOMNode, awaited: Awaitable[Result]) -> Result:
+    """The result. A worker of the widget that awaits it ends here if the widget went meanwhile, and one of the app if the app
+    ends. Raises CancelledError."""
     result = await awaited
-    if is_going(widget):
+    if is_going(node) if isinstance(node, Widget) else node.app._exit:
         raise asyncio.CancelledError
     return result
 

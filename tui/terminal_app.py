@@ -33,7 +33,7 @@ from tui.kept_stylesheet import KeptStylesheet
 from tui.notices import Notices
 from tui.plain_output import PlainOutput
 from tui.preferences import PREFERENCES, Preferences, read_preferences, write_preferences
-from tui.removals import is_going
+from tui.removals import is_going, while_shown
 from tui.terminal import TerminalDriver, has_job_control
 
 _MOST_TOASTS = 3
@@ -153,6 +153,7 @@ class TerminalApp(App[None]):
 
     async def push_screen_wait(self, screen: Screen[Any] | str, *, mode: str | None = None) -> Any:
         """Show a screen and wait for its answer, in a worker. ``None`` at once where another screen covers the worker's own.
+        Where the worker's own went meanwhile, the worker ends. Raises CancelledError.
 
         Keys that are pressed faster than a dialog opens start a worker each: the first one asks, or else dialogs would pile up
         until drawing one through the other ends the program. A worker that has asked may go on asking.
@@ -165,7 +166,8 @@ class TerminalApp(App[None]):
         if worker not in self._asking and worker.node.screen is not self.screen:
             return None
         self._asking.add(worker)
-        return await asyncio.shield(self.push_screen(screen, wait_for_dismiss=True, mode=mode))
+        answer = asyncio.shield(self.push_screen(screen, wait_for_dismiss=True, mode=mode))
+        return await while_shown(worker.node, answer)
 
     def _write_to_terminal(self, text: str) -> None:
         if self._driver is not None and not self.is_web:

@@ -16,14 +16,14 @@ import click
 from engine.cli import options as o
 from engine.cli.exit_codes import BAD_INPUT, FAILED, CommandExit, end
 from engine.cli.output import show, show_json
-from engine.domain.errors import EspalierError, JournalLocked
+from engine.domain.errors import EspalierError
 from engine.domain.state import SessionState
 from engine.fleet.loopback import LOOPBACK, is_on_loopback
 from engine.fleet.places import core_groups, cpu_places, local_places
 from engine.fleet.ray_start import CPU_WORKERS, check_installed, imported_ray
 from engine.fleet.versions import versions
 from engine.journal import store, user_folders
-from engine.journal.lock import WriterLock
+from engine.journal.lock import is_written
 from engine.report.facts.fleet import fleet_rows
 from engine.report.text.fleet import fleet_lines
 from engine.report.text.lines import Span, Tone, line, table
@@ -39,7 +39,7 @@ _START_S = 120.0
 @o.json_option
 def status(session: str | None, as_json: bool) -> None:
     """Show the workers of SESSION, or of every session that runs now with --fleet: what each does, its rate and its device."""
-    folders = [store.resolve(session)] if session else [folder for folder in _session_folders() if _is_running(folder)]
+    folders = [store.resolve(session)] if session else [folder for folder in _session_folders() if is_written(folder)]
     found = {}
     for folder in folders:
         state = store.state_of(folder)
@@ -62,16 +62,8 @@ def _session_folders() -> list[Path]:
     return sorted(folder for folder in root.iterdir() if store.is_session(folder)) if root.is_dir() else []
 
 
-def _is_running(folder: Path) -> bool:
-    try:
-        WriterLock(folder).release()
-    except JournalLocked:
-        return True
-    return False
-
-
 def _now(state: SessionState, folder: Path) -> float:
-    return time.time() if _is_running(folder) else state.at
+    return time.time() if is_written(folder) else state.at
 
 
 @click.command()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import click
 
 from engine.cli import options as o
 from engine.cli.conclusion import print_session
-from engine.cli.exit_codes import BAD_INPUT, CommandExit
+from engine.cli.exit_codes import AWAITING, BAD_INPUT, CommandExit
 from engine.cli.output import show, timestamped
-from engine.cli.session_access import session_argument
+from engine.cli.session_access import session_argument, shell_name
 from engine.cli.ui import open_ui, registered_ui
 from engine.domain.state import SessionState
 from engine.journal import store
@@ -21,7 +22,7 @@ from engine.session.follow import FollowSource
 @click.command()
 @session_argument
 @o.plain_option
-@click.option("--headless", is_flag=True, help="Print each event, one line each, until the session ends.")
+@click.option("--headless", is_flag=True, help="Print each event, one line each, while the session runs.")
 @click.option("--browser", is_flag=True, help="Serve the terminal UI to browsers on this machine (needs the extra `serve`).")
 def follow(session: str, headless: bool, browser: bool) -> None:
     """Watch SESSION while another process runs it. Reads its journal only."""
@@ -33,11 +34,26 @@ def follow(session: str, headless: bool, browser: bool) -> None:
         return
     if not headless and open_ui("follow", folder):
         return
-    print_session(asyncio.run(_print_until_closed(FollowSource(folder))), folder)
+    state = asyncio.run(_print_until_over(folder))
+    print_session(state, folder)
+    if state.closed is None:
+        name = shell_name(folder)
+        raise CommandExit(AWAITING, f"no process runs {name}: `espalier open {name}` resumes it")
 
 
-async def _print_until_closed(source: FollowSource) -> SessionState:
-    """Print each event until the session ends; its last state."""
+async def _print_until_over(folder: Path) -> SessionState:
+    """Print each event until the session ends, or no process writes it any more; its last state."""
+    is_over = False
+
+    async def wait(seconds: float) -> None:
+        nonlocal is_over
+        if is_over:  # nothing was recorded after the writer had gone
+            await source.close()
+        else:
+            is_over = not source.is_run
+            await asyncio.sleep(seconds)
+
+    source = FollowSource(folder, wait)
     state = SessionState()
     async for batch in source.batches():
         state, lines = progress.entry_lines(state, batch.entries)

@@ -104,5 +104,13 @@ def _complete(instruction: str) -> int:
         return 1
 
 
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM came.
+
+    Not KeyboardInterrupt itself: CPython ends a program by SIGINT, whatever its exit status, if one passed through ``exec`` of
+    a text, as where a dataclass is made during an import, even if it was handled.
+    """
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    raise _Terminated

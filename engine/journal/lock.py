@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,8 @@ from engine.domain.errors import JournalLocked, JournalUnwritable
 from engine.journal.shipped import is_shipped
 
 NAME = "lock"
+_PROBES, _PROBE_SECONDS = 2, 0.005
+"""How often and for how long the lock is tried again, before the session counts as written by another process."""
 _SESSION = "session"
 _JOURNAL = "journal.jsonl"
 
@@ -35,7 +38,7 @@ class WriterLock:
         except OSError as error:
             raise unwritable_error(folder, error) from error
         try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(self._handle)
         except BlockingIOError as error:
             holder = os.pread(self._handle, 200, 0).decode("ascii", "replace").split()
             os.close(self._handle)
@@ -52,6 +55,34 @@ class WriterLock:
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
+
+
+def is_written(folder: Path) -> bool:
+    """Whether a process holds the session's lock: it runs the session. Changes nothing."""
+    try:
+        handle = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
+def _take(handle: int) -> None:
+    """Lock the file for this process. Raises BlockingIOError while another process writes the session; ``is_written`` holds the
+    lock for a moment, which is waited out."""
+    for _ in range(_PROBES):
+        with suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_PROBE_SECONDS)
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def unwritable_error(place: Path, error: OSError, what: str = _SESSION) -> JournalUnwritable:

@@ -112,13 +112,25 @@ def is_session(folder: Path) -> bool:
 
 def folders() -> tuple[Path, ...]:
     """All session folders: the user's, then the shipped ones, each sorted by name."""
+    return tuple(folder for folder in _folders_with_journals() if is_session(folder))
+
+
+def _folders_with_journals() -> tuple[Path, ...]:
+    """As ``folders``, and those whose journal is no file but a folder, a pipe or a dangling link."""
     found: list[Path] = []
     for root in (sessions_root(), shipped_root()):
         try:
-            found += sorted(folder for folder in root.iterdir() if is_session(folder)) if root else ()
+            found += (
+                sorted(folder for folder in root.iterdir() if _holds(os.path.lexists, folder / journal.NAME)) if root else ()
+            )
         except OSError:
             continue
     return tuple(found)
+
+
+def _no_file(folder: Path) -> str:
+    """Why the folder is no session although it has a journal."""
+    return f"its {journal.NAME} is not a file" if _holds(os.path.lexists, folder / journal.NAME) else ""
 
 
 _served: Path | None = None
@@ -146,15 +158,17 @@ def resolve(text: str) -> Path:
     if here is not None and here.name == journal.NAME and is_session(here.parent):
         return here.parent
     known = folders()
-    for folder in known:
+    for folder in _folders_with_journals():
         if folder.name == text:
-            return folder
+            if is_session(folder):
+                return folder
+            raise JournalError(f"folder {folder} is not a session ({_no_file(folder)}): move it away, or restore the file")
     names = list(dict.fromkeys(folder.name for folder in known))
     near = [name for name in names if text and name.startswith(text)] or difflib.get_close_matches(text, names, 3, 0.8)
     near = near or [name for name in names if difflib.get_close_matches(text, [name.partition("-")[0]], 1, 0.8)]
     hint = f"did you mean {' or '.join(map(repr, near[-3:]))}?" if near else "`espalier session list` lists the sessions"
     if here is not None and _holds(Path.is_dir, here):
-        has = f"its {journal.NAME} is not a file" if os.path.lexists(here / journal.NAME) else f"it has no {journal.NAME}"
+        has = _no_file(here) or f"it has no {journal.NAME}"
         raise JournalError(f"folder {text} is not a session ({has}): {hint}")
     if here is not None and _holds(Path.is_file, here):
         raise JournalError(f"file {text} is not a session: use its folder, its name, or a bundle (.tar.gz); {hint}")
@@ -168,11 +182,13 @@ def state_of(folder: Path) -> SessionState:
 
 def summaries() -> list[SessionSummary]:
     """All sessions, latest activity first. Never raises for a damaged session."""
-    return sorted((summary(folder) for folder in folders()), key=lambda s: s.last_activity, reverse=True)
+    return sorted((summary(folder) for folder in _folders_with_journals()), key=lambda s: s.last_activity, reverse=True)
 
 
 def summary(folder: Path) -> SessionSummary:
     """The summary of one session, with the reason if it is unreadable."""
+    if reason := "" if is_session(folder) else _no_file(folder):  # a pipe would be read for ever
+        return SessionSummary(folder.name, folder, "unreadable", f"{reason}: restore it", _last_change(folder))
     try:
         return _summary(folder, journal.version(folder))
     except EspalierError as error:

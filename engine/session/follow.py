@@ -13,6 +13,7 @@ from engine.domain.folds import advance
 from engine.domain.model import Blob
 from engine.domain.state import SessionState
 from engine.journal.journal import Tail, tail
+from engine.journal.lock import is_written
 from engine.session.source import Batch, Capability, ReadOnly
 from engine.session.steer import Steering, steer
 
@@ -30,6 +31,7 @@ class FollowSource(ReadOnly):
         Raises JournalError if the folder is not a session, JournalCorrupt or JournalTooNew if its journal is unreadable.
         """
         super().__init__("another process is writing this session: steer it there, or open it here once it is closed there")
+        self._folder = folder
         self._sleep = sleep
         self._tail: Tail = tail(folder)
         self._entries: list[Entry] = []
@@ -40,6 +42,11 @@ class FollowSource(ReadOnly):
     @property
     def state(self) -> SessionState:
         return self._state
+
+    @property
+    def is_run(self) -> bool:
+        """See ``SessionSource``: asks for the writer's lock."""
+        return is_written(self._folder)
 
     async def batches(self) -> AsyncIterator[Batch]:
         """See ``SessionSource``. Raises JournalError if the journal is removed or damaged meanwhile."""
@@ -71,7 +78,6 @@ class JoinedSource(FollowSource):
     def __init__(self, folder: Path, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Raises like ``FollowSource``."""
         super().__init__(folder, sleep)
-        self._folder = folder
         self._payloads: list[bytes] = []
 
     def store_blob(self, data: bytes) -> Blob:

@@ -70,6 +70,7 @@ class LiveSession:
     """A ``SessionSource`` that runs the search. ``close``, or leaving its context, also closes its writer and its ports."""
 
     capabilities = frozenset({Capability.SUBMIT})
+    is_run = True
 
     def __init__(self, writer: SessionWriter, ports: Ports, *, prepare_again: bool = False) -> None:
         """``prepare_again``: first describe the device and measure the baselines again, because the session moved to another

@@ -65,6 +65,7 @@ class ReplaySource(ReadOnly):
     """
 
     capabilities = frozenset({Capability.SEEK})
+    is_run = True
 
     def __init__(
         self, entries: Sequence[e.Entry] | Recording, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

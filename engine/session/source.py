@@ -60,6 +60,11 @@ class SessionSource(Protocol):
     @property
     def state(self) -> SessionState: ...
 
+    @property
+    def is_run(self) -> bool:
+        """Whether work that was begun goes on: some process runs the session, or it is replayed."""
+        ...
+
     def batches(self) -> AsyncIterator[Batch]:
         """All entries recorded so far as one batch, then new ones, until the source is closed.
 

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from support.program import Call, command, environment
 
+from engine.cli.exit_codes import AWAITING
+from engine.journal.lock import WriterLock, is_written
+
 
 def test_an_ended_session_is_printed_with_its_tree(espalier: Call, recorded: Path) -> None:
     before = (recorded / "journal.jsonl").read_bytes()
@@ -23,6 +26,7 @@ def test_a_session_is_watched_while_it_is_written(home: Path, recorded: Path) ->
     journal = recorded / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:20]))
+    lock = WriterLock(recorded)
     watching = subprocess.Popen(
         command("follow", recorded, "--headless"), env=environment(home), stdout=subprocess.PIPE, text=True,
         stdin=subprocess.DEVNULL,
@@ -34,8 +38,27 @@ def test_a_session_is_watched_while_it_is_written(home: Path, recorded: Path) ->
             file.write(line)
             file.flush()
     out, _ = watching.communicate(timeout=30)
+    lock.release()
     assert "session ended" in out
     assert watching.returncode == 0
+
+
+def test_a_session_that_no_process_runs_is_printed_with_how_to_resume_it(espalier: Call, recorded: Path) -> None:
+    journal = recorded / "journal.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:20]))
+    result = espalier("follow", "scripted", "--headless")
+    assert result.status == AWAITING
+    assert "session opened" in result.out
+    assert result.err == "espalier: no process runs scripted: `espalier open scripted` resumes it\n"
+
+
+def test_whether_a_session_is_written_is_asked_without_disturbing_its_writer(recorded: Path) -> None:
+    assert not is_written(recorded)
+    lock = WriterLock(recorded)
+    assert is_written(recorded)
+    lock.release()
+    assert not is_written(recorded)
+    WriterLock(recorded).release()
 
 
 def test_a_browser_needs_the_server(espalier: Call, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:

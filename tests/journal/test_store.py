@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,19 @@ def test_sessions_are_listed_with_the_latest_first_and_the_unreadable_with_their
     assert "has no complete event" in found["torn"].reason
     assert "line 1" in found["holes"].reason
     assert found["empty"].last_activity == b.START - 50
+
+
+@pytest.mark.parametrize(
+    "make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("nowhere")], ids=["folder", "pipe", "link"]
+)
+def test_a_journal_that_is_no_file_is_listed_with_its_reason(make: Callable[[Path], None], root: Path) -> None:
+    (root / "odd").mkdir(parents=True)
+    make(root / "odd" / "journal.jsonl")
+    (found,) = (one for one in store.summaries() if one.name == "odd")
+    assert (found.status, found.reason) == ("unreadable", "its journal.jsonl is not a file: restore it")
+    assert root / "odd" not in store.folders()
+    with pytest.raises(JournalError, match=r"its journal\.jsonl is not a file"):
+        store.resolve("odd")
 
 
 def test_without_a_root_there_are_no_sessions() -> None:

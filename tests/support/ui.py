@@ -115,6 +115,11 @@ async def until(pilot: Pilot[None], holds: Callable[[], object], what: str = "it
     raise AssertionError(what)
 
 
+def screen_text(app: EspalierApp) -> str:
+    """What the screen shows, line by line."""
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
 async def still(pilot: Pilot[None]) -> None:
     """Wait until three looks in a row see the same screen: whatever is drawn later than asked for is there by then."""
     seen = [""]

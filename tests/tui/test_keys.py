@@ -53,8 +53,10 @@ def test_the_filter_works_while_typing_and_escape_clears_it(folder: Path) -> Non
         await until(pilot, lambda: isinstance(app.screen, SessionScreen) and ui.ended(folder) and len(tree().rows) == 10)
         await pilot.press("slash", "k", "1", "0")
         await until(pilot, lambda: tree().pattern == "k10" and 0 < len(tree().visible_kernels) < 10)
+        await until(pilot, lambda: footer() == ["F1 Help", "Enter Done", "Esc Clear"])
         await pilot.press("enter")
-        await until(pilot, lambda: app.focused is tree())
+        await until(pilot, lambda: app.focused is tree() and footer()[0] == "? Help")
+        assert "Esc: clear" in ui.screen_text(app)
         assert app.screen.query_one(FindBar).display, "the filter stays in sight"
         await pilot.press("escape")
         await until(pilot, lambda: len(tree().visible_kernels) == 10 and not app.screen.query_one(FindBar).display)
@@ -65,6 +67,9 @@ def test_the_filter_works_while_typing_and_escape_clears_it(folder: Path) -> Non
 
     def tree() -> KernelTree:
         return app_of[0].screen.query_one(KernelTree)
+
+    def footer() -> list[str]:
+        return [f"{key} {words}" for key, words, _ in app_of[0].screen.query_one(KeyFooter)._shown()]
 
     app_of: list[EspalierApp] = []
 

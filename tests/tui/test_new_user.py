@@ -127,7 +127,7 @@ def _fork(terminal: Terminal, folder: Path) -> None:
     terminal.keys("F")
     terminal.sees("Fork from")
     terminal.keys("Enter")
-    terminal.sees("does not")
+    terminal.sees("Fork from here")
     terminal.keys("y")
     terminal.sees("Close (y)")
     terminal.keys("y")

@@ -44,6 +44,17 @@ def test_enter_approves_the_highlighted_idea(folder: Path) -> None:
     assert engineer_events(folder)[0] == e.IdeaSelected("i2")
 
 
+def test_that_ideas_wait_is_said_once(folder: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await until(pilot, lambda: "Ideas of round 1" in ui.screen_text(app))
+        shown = ui.screen_text(app)
+        assert shown.count("2 ideas wait for you") == 1
+        assert "approval" not in shown
+        assert shown.count("to approve") == 2, "one for each idea"
+
+    ui.run_steered(folder, act)
+
+
 def test_a_stray_enter_approves_nothing(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("escape")

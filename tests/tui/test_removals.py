@@ -162,3 +162,53 @@ def test_a_form_is_left_while_it_reads_the_bank(tmp_path: Path, monkeypatch: pyt
 
     with pytest.raises(WorkerCancelled):
         asyncio.run(body())
+
+
+class _AskingFirst(Screen[None]):
+    """A screen with an action that asks, then looks for its widgets."""
+
+    @work
+    async def ask(self) -> None:
+        await self.app.push_screen_wait(Confirm("Really?", "", "Yes"))
+        self.query_one("#gone")
+
+
+def test_a_screen_is_left_while_its_question_is_open() -> None:
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test() as pilot:
+            screen = _AskingFirst()
+            await app.push_screen(screen)
+            asking = screen.ask()
+            await ui.until(pilot, lambda: isinstance(app.screen, Confirm))
+            screen._pruning = True  # as while it closes
+            await pilot.press("y")
+            await asyncio.wait_for(app.workers.wait_for_complete([asking]), 20)
+
+    with pytest.raises(WorkerCancelled):
+        asyncio.run(body())
+
+
+def test_the_program_ends_while_a_session_is_read(tmp_path: Path) -> None:
+    reading, read = threading.Event(), threading.Event()
+
+    class SlowOpener(ui.FakeOpener):
+        def replay(self, folder: Path) -> Bridge:
+            reading.set()
+            read.wait(20)
+            return super().replay(folder)
+
+    sessions.whole(tmp_path / "s")
+
+    async def body() -> None:
+        app = ui.app(SlowOpener(), "replay", tmp_path / "s")
+        async with app.run_test() as pilot:
+            await ui.until(pilot, reading.is_set)
+            app.exit()
+            read.set()
+            watching = [one for one in app.workers if one.group == "watch"]
+            await asyncio.wait_for(asyncio.gather(*(one.wait() for one in watching), return_exceptions=True), 20)
+        assert app.fault is None
+        assert all(one.is_cancelled for one in watching)
+
+    asyncio.run(body())

@@ -37,7 +37,7 @@ def test_a_session_from_its_beginning_to_its_replay(terminal: Terminal, tmp_path
     terminal.keys("Enter")
     terminal.sees("Mode")
     terminal.keys("Enter")
-    terminal.sees("awaiting approval")
+    terminal.sees("to approve")
     (folder,) = (tmp_path / "sessions").iterdir()
     time.sleep(0.7)  # the grace time in which no key approves
 
@@ -74,7 +74,7 @@ def test_a_session_from_its_beginning_to_its_replay(terminal: Terminal, tmp_path
     assert store.state_of(folder).closed is None
 
     terminal.start("open", folder.name)
-    terminal.sees("awaiting approval")
+    terminal.sees("to approve")
     time.sleep(0.7)
     terminal.keys("Escape")
     terminal.sees("g: approve or reject")

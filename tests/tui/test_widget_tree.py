@@ -133,6 +133,17 @@ def test_filter_and_order() -> None:
     play(act)
 
 
+def test_the_selected_kernel_stays_in_sight_in_another_order() -> None:
+    async def act(tree: KernelTree, pilot: Pilot[None], host: Host) -> None:
+        for kernel, order in (("k6", Sort.RANK), ("k14", Sort.BORN), ("k22", Sort.RANK), ("k1", Sort.BRANCH)):
+            tree.reveal(kernel)
+            tree.sort = order
+            await pilot.pause()
+            assert any(kernel in line.split() for line in lines(tree)), (kernel, order)
+
+    play(act, size=(80, 10))
+
+
 def test_a_click_on_the_name_of_a_column_sorts_and_another_returns_to_the_tree() -> None:
     async def act(tree: KernelTree, pilot: Pilot[None], host: Host) -> None:
         at = lines(tree)[0].index("×")

@@ -27,7 +27,7 @@ from tui.screens.idea_form import IdeaForm
 from tui.screens.steering import SteeringScreen
 from tui.viewmodel import footer
 from tui.viewmodel.cells import clean_lines, one_line
-from tui.viewmodel.ideas import awaiting_approval, idea_facts, status
+from tui.viewmodel.ideas import idea_facts, round_number, status
 from tui.widgets.bars import SessionHeader, StageStrip
 from tui.widgets.idea_list import IdeaList
 from tui.widgets.key_footer import KeyFooter
@@ -93,12 +93,14 @@ class GateScreen(SteeringScreen):
         self.show_text(self._question(), self.query_one("#question", Static))
 
     def _question(self) -> Content:
-        waiting = len(self._awaited)
-        if not waiting:
-            return Content.styled(f" No idea awaits approval. {self.key_of('gate.back')} returns to the tree.", "$text-muted")
+        """Which ideas these are; that some await approval is said by the header and by each of them."""
+        number = round_number(self.bridge.state, self.query_one(IdeaList).round)
         deadline = self.bridge.deadline
-        rest = f" · auto-approved in {max(0, round(deadline - self.clock()))} s" if deadline is not None else ""
-        return Content.assemble((f" {awaiting_approval(waiting)}", "bold $text-warning"), (rest, "$text-muted"))
+        if not self._awaited:
+            rest = f" · none awaits approval · {self.key_of('gate.back')} returns to the tree"
+        else:
+            rest = f" · auto-approved in {max(0, round(deadline - self.clock()))} s" if deadline is not None else ""
+        return Content.assemble((f" Ideas of round {number}", "bold"), (rest, "$text-muted"))
 
     @on(IdeaList.Highlighted)
     def _describe(self) -> None:

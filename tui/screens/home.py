@@ -149,7 +149,7 @@ class HomeScreen(Screen[None]):
 
         preview = Preview()
         preview.display = False  # until something is previewed
-        await self.query_one("#place", Container).mount(preview)
+        await while_shown(self, self.query_one("#place", Container).mount(preview))
         self._is_loaded = True
         self._describe()
         found = await while_shown(self, self._opener.missing_tools())
@@ -283,7 +283,7 @@ class HomeScreen(Screen[None]):
 
     @work
     async def _ask_new_session(self, problem: str) -> None:
-        await load_session_screens()
+        await while_shown(self, load_session_screens())
         from tui.screens.new_session import NewSessionForm
 
         bridge = await self.app.push_screen_wait(NewSessionForm(self._opener, problem))
@@ -301,8 +301,9 @@ class HomeScreen(Screen[None]):
             s for s in self._sessions_table.sessions if s.problem == one.problem and s is not one and s.status != "unreadable"
         ]
         try:
-            await load_session_screens()
-            found = await asyncio.to_thread(self._opener.beside, one.folder, [other.folder for other in others])
+            await while_shown(self, load_session_screens())
+            reading = asyncio.to_thread(self._opener.beside, one.folder, [other.folder for other in others])
+            found = await while_shown(self, reading)
         except EspalierError as error:
             self.notify(str(error), severity="warning", markup=False)
             return
@@ -324,7 +325,7 @@ class HomeScreen(Screen[None]):
         from engine.journal import store
 
         try:
-            await asyncio.to_thread(store.delete, one.folder)
+            await while_shown(self, asyncio.to_thread(store.delete, one.folder))
         except EspalierError as error:
             self.notify(str(error), severity="error", markup=False)
         self.action_refresh()

@@ -11,6 +11,7 @@ from engine.domain.model import CATEGORIES, IdeaText
 from engine.domain.state import IdeaStatus, Kernel, SessionState, Stage
 from tui.bridge import Capability
 from tui.kernel_tools import profile_kernel
+from tui.removals import while_shown
 from tui.screens.code_form import CodeForm
 from tui.screens.dialogs import AskLine, Choice, Choose
 from tui.screens.idea_form import IdeaForm
@@ -111,7 +112,7 @@ class KernelActionScreen(TransportScreen):
             return
         self.notify(f"Profiling {kernel.id}; it waits while the device is in use.", markup=False, timeout=4)
         try:
-            found = await profile_kernel(self.bridge.folder, kernel.id)
+            found = await while_shown(self, profile_kernel(self.bridge.folder, kernel.id))
         except EspalierError as error:
             self.notify(f"{kernel.id} was not profiled: {error}", severity="warning", markup=False, timeout=10)
         else:

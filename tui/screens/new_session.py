@@ -25,6 +25,7 @@ from engine.domain.model_text import parse_duration
 from engine.domain.settings import Limits, Settings
 from tui.bridge import Bridge, NewSession, check_dialect, default_workload, find_problem, read_seed
 from tui.opener import SessionOpener
+from tui.removals import is_going
 from tui.screens.dialogs import Dialog, show_beside
 from tui.screens.open_session import FIRST_STEP
 from tui.viewmodel.steps import StepLog
@@ -186,9 +187,10 @@ class NewSessionForm(Dialog[Bridge | None]):
         try:
             bridge = await self._opener.begin(request, self._say)
         except EspalierError as error:
-            self.remove_class("-starting")
-            self._show_error(str(error))
-            self.query_one("#start").focus()
+            if not is_going(self):
+                self.remove_class("-starting")
+                self._show_error(str(error))
+                self.query_one("#start").focus()
         else:
             self.dismiss(bridge)
 
@@ -198,13 +200,15 @@ class NewSessionForm(Dialog[Bridge | None]):
         show_beside(self, field, text)
 
     def _say(self, text: str) -> None:
+        if is_going(self):
+            return
         show_beside(self, "", "")
         self._steps.add(text, time.monotonic())
         self._show_step()
 
     def _show_step(self) -> None:
         """The running step with its elapsed time."""
-        if self._steps.steps:
+        if self._steps.steps and not is_going(self):
             step = self._steps.steps[-1]
             seconds = int(time.monotonic() - step.began)
             message = self.query_one("#message", Static)

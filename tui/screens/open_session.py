@@ -15,6 +15,7 @@ from textual.widgets import Label, LoadingIndicator, Static
 
 from engine.domain.errors import EspalierError
 from tui.bridge import Bridge, Say
+from tui.removals import is_going
 from tui.screens.dialogs import Dialog
 from tui.viewmodel.steps import StepLog, step_lines
 
@@ -61,6 +62,8 @@ class OpenSessionDialog(Dialog[Bridge | EspalierError | None]):
         self._show_steps()
 
     def _show_steps(self) -> None:
+        if is_going(self):
+            return
         shown = self.query_one("#steps", Static)
         lines = step_lines(self._steps.steps, time.monotonic(), shown.size.width + _INDENT)
         shown.update("\n".join(line.text.strip() for line in lines))

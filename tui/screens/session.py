@@ -143,6 +143,9 @@ class SessionScreen(ArrangedScreen):
         self._open_gate_for_new_ideas()
 
     def _show_keys(self) -> None:
+        if self.query_one(FindBar).is_typing:
+            self.query_one(KeyFooter).keys = footer.typing_keys(searches=self._searched is not None)
+            return
         bridge, tree = self.bridge, self.query_one(KernelTree)
         playing = bridge.transport.playing if bridge.transport is not None else None
         now = footer.FooterSituation(
@@ -151,7 +154,8 @@ class SessionScreen(ArrangedScreen):
         self.query_one(KeyFooter).keys = footer.tree_keys(bridge.state, now)
 
     def _start_lines(self, ages: Mapping[WorkKey, float], room: int) -> tuple[Line, ...]:
-        return start_lines(self.bridge.state, self.bridge.start, ages, self.clock(), room)
+        bridge = self.bridge
+        return start_lines(bridge.state, bridge.start, ages, self.clock(), room, is_run=bridge.is_run)
 
     def _draw_events(self) -> None:
         """Update the events pane while it is shown: formatting the events of a long session takes a while."""
@@ -170,7 +174,7 @@ class SessionScreen(ArrangedScreen):
         transport = bridge.transport
         source = banner.Source(
             bridge.fault, bridge.stopped, bridge.can(Capability.SUBMIT), bridge.runs_here, transport is not None,
-            transport is None or transport.position >= transport.length, bridge.shell_name, bridge.ships,
+            transport is None or transport.position >= transport.length, bridge.shell_name, bridge.ships, bridge.is_run,
         )  # fmt: skip
         shown = banner.banner(bridge.state, source, self._waiting)
         lines = banner.lines(shown, self.key_of, self.size.width) if shown is not None else ()
@@ -276,11 +280,12 @@ class SessionScreen(ArrangedScreen):
             self._clear_find()
             self._searched = page
             bar.open("Search", "")
-            bar.report("Enter: n and N go on · Esc: clear")
+            bar.report("")
         else:
             self._searched = None
             bar.open("Filter", self.query_one(KernelTree).pattern)
-            self._report_filter()
+            self._report_filter("id, title, author, outcome")
+        self.call_after_refresh(self._show_keys)
 
     @on(FindBar.Changed)
     def _find(self, event: FindBar.Changed) -> None:
@@ -288,19 +293,27 @@ class SessionScreen(ArrangedScreen):
             self.query_one(FindBar).report(self._searched.search(event.text))
         else:
             self.query_one(KernelTree).pattern = event.text
-            self._report_filter()
+            self._report_filter("id, title, author, outcome")
 
     @on(LinesView.FoundMoved)
     def _found_moved(self, event: LinesView.FoundMoved) -> None:
-        self.query_one(FindBar).report(f"{event.found} · n, N · Esc: clear")
+        self._report_found(event.found)
+
+    def _report_found(self, found: str) -> None:
+        self.query_one(FindBar).report(f"{found} · n, N · Esc: clear")
 
     @on(FindBar.Closed)
     def _find_closed(self) -> None:
         (self._searched or self.query_one(KernelTree)).focus()
+        if self._searched is None:
+            self._report_filter("Esc: clear")
+        else:
+            self._report_found(self._searched.search_result)
+        self.call_after_refresh(self._show_keys)
 
-    def _report_filter(self) -> None:
+    def _report_filter(self, hint: str) -> None:
         shown, all_kernels = len(self.query_one(KernelTree).visible_kernels), len(self.bridge.state.kernels)
-        self.query_one(FindBar).report(f"{shown} of {all_kernels} kernels · id, title, author, outcome · Esc: clear")
+        self.query_one(FindBar).report(f"{shown} of {all_kernels} kernels · {hint}")
 
     def _clear_find(self) -> bool:
         """Clear the filter or the search; whether there was one."""

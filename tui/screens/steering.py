@@ -76,11 +76,12 @@ class BridgeScreen(DismissOnceScreen[None]):
         nothing below another screen."""
         bridge, transport = self.bridge, self.bridge.transport
         place = (transport.position, transport.playing, transport.speed) if transport is not None else None
-        seen = (bridge.fault, bridge.stopped, place, self.is_active)
-        at_rest = bridge.state is self.state and not bridge.state.started and seen == self._frame
+        seen = (bridge.fault, bridge.stopped, bridge.is_run, place, self.is_active)
+        works = bool(bridge.state.started) and bridge.is_run
+        at_rest = bridge.state is self.state and not works and seen == self._frame
         if at_rest and not self.is_active:
             return
-        pause = _RESTING_SECONDS if at_rest else _WORKING_SECONDS if transport is None and bridge.state.started else 0.0
+        pause = _RESTING_SECONDS if at_rest else _WORKING_SECONDS if transport is None and works else 0.0
         if time.monotonic() - self._drawn_at >= pause:
             self._frame = seen
             self.drain()
@@ -102,15 +103,17 @@ class BridgeScreen(DismissOnceScreen[None]):
         """Draw the header and the strip of running work; return the seconds of running work."""
         bridge, now = self.bridge, self.clock()
         seek, submit = bridge.can(Capability.SEEK), bridge.can(Capability.SUBMIT)
-        ages = {} if seek else bridge.work_ages(now)
+        ages = bridge.work_ages(now) if bridge.is_run and not seek else {}
         left = estimate.round_left(bridge.state, bridge.mean_seconds(), ages)
         header, strip = self.query_one(SessionHeader), self.query_one(StageStrip)
         header.session = bridge.name
-        header.note = "" if bridge.runs_here else "runs elsewhere" if submit else "replay" if seek else "following"
+        place = "not running" if not bridge.is_run else "runs elsewhere" if submit else "replay" if seek else "following"
+        header.note = "" if bridge.runs_here else place
         header.stopped = bool(bridge.stopped.keys() - bridge.state.called_off.keys())
         header.telemetry = bridge.device_load
         header.deadline, header.now = bridge.deadline, now
         header.round_left = about(left) if left is not None else ""
+        strip.is_run = bridge.is_run
         strip.progress, strip.seconds = dict(bridge.progress), {work: int(age) for work, age in ages.items()}
         return ages
 

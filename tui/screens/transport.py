@@ -14,6 +14,7 @@ from engine.domain import events as e
 from engine.domain.errors import EspalierError
 from engine.report.facts.forks import left_behind
 from tui.bridge import Capability, Landmark
+from tui.removals import while_shown
 from tui.screens.dialogs import Choice, Choose, Confirm
 from tui.screens.steering import SteeringScreen
 from tui.viewmodel import forking
@@ -73,7 +74,7 @@ class TransportScreen(SteeringScreen):
         if transport is not None:
             transport.pause()
         try:
-            entries = await asyncio.to_thread(bridge.all_entries)
+            entries = await while_shown(self, asyncio.to_thread(bridge.all_entries))
         except EspalierError as error:
             self.notify(str(error), severity="error", markup=False)
             return

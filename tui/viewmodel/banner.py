@@ -45,12 +45,16 @@ class Source:
     shell_name: str = ""
     ships: bool = False
     """A recording that ships with the program: only a fork of it can be continued."""
+    is_run: bool = True
+    """Some process runs the session."""
 
 
 def banner(state: SessionState, source: Source, waiting: tuple[Idea, ...]) -> Banner | None:
     """The most important message; ``None`` if there is none. ``waiting``: the ideas that await approval."""
     if source.fault:
         return Banner(source.fault, (("session.home", "home, then open it again"),), Ink.BAD)
+    if not source.is_run and state.closed is None:
+        return Banner("No process runs this session", (*_resumed(source), ("session.fork", "fork")), Ink.WARN)
     if not source.steers:
         return _ended_elsewhere(state, source)
     if state.called_off:
@@ -129,9 +133,13 @@ def _ended_elsewhere(state: SessionState, source: Source) -> Banner | None:
         return None
     play: tuple[Remedy, ...] = (("replay.play", "play"),) if source.replays else ()
     name = source.shell_name
-    resume: tuple[Remedy, ...] = () if source.ships else (("", f"espalier open {name}"),)
-    remedies = (*play, ("session.fork", "fork"), *_export(state, name), *resume)
+    remedies = (*play, ("session.fork", "fork"), *_export(state, name), *_resumed(source))
     return Banner("", remedies, Ink.FAINT, "Next: ")
+
+
+def _resumed(source: Source) -> tuple[Remedy, ...]:
+    """How to go on with the session itself."""
+    return () if source.ships else (("", f"espalier open {source.shell_name}"),)
 
 
 def _export(state: SessionState, name: str) -> tuple[Remedy, ...]:

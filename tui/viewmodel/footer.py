@@ -47,6 +47,12 @@ def tree_keys(state: SessionState, now: FooterSituation) -> tuple[FooterKey, ...
     return _first(found)
 
 
+def typing_keys(*, searches: bool) -> tuple[FooterKey, ...]:
+    """The keys while a filter or a search is typed: every other key is a letter of it."""
+    done = "Done; n, N go on" if searches else "Done"
+    return (FooterKey("app.help", key="f1"), FooterKey("", done, "enter"), FooterKey("", "Clear", "escape"))
+
+
 def gate_keys(state: SessionState, idea: str, *, steered: bool) -> tuple[FooterKey, ...]:
     """The keys of the gate, for the highlighted idea."""
     rounds = (_key("gate.previous_round"), _key("gate.next_round"))

@@ -27,7 +27,8 @@ def points(entries: Sequence[e.Entry]) -> tuple[Point, ...]:
     for place in range(len(entries) - 1, -1, -1):
         match entries[place].event:
             case e.IdeasProposed(number, ideas, True) if ideas and number > 0:
-                found.append(Point(place + 1, f"round {number}, before its {fmt.counted(len(ideas), 'idea')} are approved"))
+                approved = f"{fmt.counted(len(ideas), 'idea')} {'is' if len(ideas) == 1 else 'are'} approved"
+                found.append(Point(place + 1, f"round {number}, before its {approved}"))
             case e.RoundOpened(number) if number > 0:
                 found.append(Point(place, f"before round {number}"))
             case _:

@@ -135,10 +135,11 @@ def idea_facts(state: SessionState, idea: Idea, advice: str = "") -> tuple[tuple
 
 
 def _status_words(state: SessionState, idea: Idea) -> str:
+    """The status, with its reason. That an idea awaits approval stands beside its title."""
     if queries.is_surplus(idea):
         return "surplus: its round was full; approve it, or it may be proposed again"
-    word = "awaiting approval" if idea.status is IdeaStatus.PROPOSED else status(state, idea).word
-    return f"{word}: {idea.reason}" if idea.reason else word
+    word = status(state, idea).word
+    return f"{word}: {idea.reason}" if idea.reason else "" if idea.status is IdeaStatus.PROPOSED else word
 
 
 def parent_evidence(state: SessionState, idea: Idea) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.domain import queries
 from engine.domain.model import CallRole
-from engine.domain.state import CallStatus, IdeaStatus, ModelCall, SessionState, Stage
+from engine.domain.state import CallStatus, Idea, IdeaStatus, ModelCall, SessionState, Stage
 from engine.domain.work import WorkKey, WorkKind
 from tui.viewmodel import fmt, kernels
 from tui.viewmodel.cells import Cell, Ink, Line, cut_cells, join_cells, line, one_line, tail, width
@@ -72,9 +72,17 @@ def counts(state: SessionState) -> Counts:
 
 
 def strip(
-    state: SessionState, progress: Mapping[WorkKey, str], room: int, seconds: Mapping[WorkKey, int] | None = None
+    state: SessionState,
+    progress: Mapping[WorkKey, str],
+    room: int,
+    seconds: Mapping[WorkKey, int] | None = None,
+    *,
+    is_run: bool = True,
 ) -> tuple[Line, ...]:
-    """A line of counts and a line of running work, each with its elapsed ``seconds``; what does not fit is cut off."""
+    """A line of counts and a line of running work, each with its elapsed ``seconds``; what does not fit is cut off.
+
+    ``is_run``: whether some process runs the session; without one, what was begun does not run.
+    """
     found = counts(state)
     always = (
         (found.building, "◔", "building", Ink.BUILD),
@@ -85,7 +93,7 @@ def strip(
         (found.failed, "✗", "failed", Ink.FAILED),
     )
     sometimes = (
-        (found.undecided, "◇", "to approve", Ink.WARN),
+        (found.undecided - len(ideas_for_you(state)), "◇", "to approve", Ink.WARN),
         (found.quarantined, "◬", "quarantined", Ink.QUARANTINED),
         (found.writing, "✎", "being written", Ink.BUILD),
         (found.doubted, kernels.DOUBTED.glyph, "not corroborated", kernels.DOUBTED.ink),
@@ -99,6 +107,9 @@ def strip(
         parts = [_count(number, glyph, names.get(word, word), ink) for number, glyph, word, ink in counted]
         if sum(width(cell.text) for part in parts for cell in part) + len(gap) * (len(parts) - 1) <= room - 2:
             break
+    if not is_run and state.started and state.closed is None:
+        stands = f" {fmt.counted(len(state.started), 'task')} interrupted"
+        return (_fitting(parts, room, gap), line(*cut_cells((Cell(stands, Ink.FAINT),), room)))
     return (_fitting(parts, room, gap), _work_line(state, progress, seconds or {}, room))
 
 
@@ -134,7 +145,8 @@ def _work_line(state: SessionState, progress: Mapping[WorkKey, str], seconds: Ma
     """The latest progress of each running work; without any, why nothing runs."""
     keys = list(state.started)
     if not keys:
-        return line(*cut_cells((Cell(f" {idle_reason(state)}", Ink.FAINT),), room))
+        words = "idle" if ideas_for_you(state) else idle_reason(state)
+        return line(*cut_cells((Cell(f" {words}", Ink.FAINT),), room))
     share = max(_LEAST_WORDS, (room - 2) // len(keys) - 3)
     most = 1 + room // len(_WORK_GAP)  # hundreds may run on a fleet: those beyond the edge are not formatted
     parts = [_work(key, progress.get(key, ""), seconds.get(key, 0), share) for key in keys[:most]]
@@ -151,6 +163,12 @@ def _work(key: WorkKey, message: str, seconds: int, room: int) -> tuple[Cell, ..
     if kind in _MODEL_WORK:
         text = tail(text, room - width(name) - 1)
     return (Cell(f"{name} ", ink), Cell(text, Ink.FAINT), Cell(f" {fmt.elapsed(seconds)}" if seconds >= 2 else "", Ink.RULE))
+
+
+def ideas_for_you(state: SessionState) -> tuple[Idea, ...]:
+    """The ideas for which the session waits: the header counts them, so that nothing else has to."""
+    waits = state.closed is None and not state.broken and state.paused is None and not state.mode.is_autopilot
+    return queries.pending_ideas(state) if waits else ()
 
 
 def calls_by_hand(state: SessionState) -> tuple[ModelCall, ...]:

@@ -58,10 +58,12 @@ def _line(text: str, seconds: float | None, *, running: bool, width: int) -> Lin
     return line(mark, name, Cell(f"  {fmt.elapsed(seconds)}" if seconds is not None else "", Ink.FAINT))
 
 
-def start_lines(state: SessionState, log: StepLog, ages: Mapping[WorkKey, float], now: float, room: int) -> tuple[Line, ...]:
+def start_lines(
+    state: SessionState, log: StepLog, ages: Mapping[WorkKey, float], now: float, room: int, *, is_run: bool = True
+) -> tuple[Line, ...]:
     """What the tree shows while there is no kernel: finished steps, running work, what comes next.
 
-    Work without an entry in ``ages`` has no elapsed time: it is replayed.
+    Work without an entry in ``ages`` has no elapsed time: it is replayed. Without a process that runs the session, none runs.
     """
     if state.opened is None:
         return ()
@@ -71,9 +73,12 @@ def start_lines(state: SessionState, log: StepLog, ages: Mapping[WorkKey, float]
     lines = [line(Cell(cut(head, room), Ink.TITLE)), BLANK, *step_lines(log.steps, now, room)]
     preparing = bool(log.steps) and log.steps[-1].ended is None
     width = max(8, min(_WIDEST, room - len(_INDENT) - 14))
-    running = [work for work in state.started if work.kind != WorkKind.PREPARE or not preparing]
+    started = state.started if is_run else ()
+    running = [work for work in started if work.kind != WorkKind.PREPARE or not preparing]
     lines += [_line(_text(work), ages.get(work), running=True, width=width) for work in running]
-    if state.started:
+    if not is_run and state.closed is None:
+        lines.append(line(Cell(cut(f"{_INDENT}No kernel yet; its preparation was interrupted.", room), Ink.WARN)))
+    elif state.started:
         lines += [BLANK, line(Cell(cut(f"{_INDENT}Next: the naive port, then ideas round by round.", room), Ink.FAINT))]
     else:
         lines.append(line(Cell(cut(f"{_INDENT}No kernel yet; {idle_reason(state)}.", room), Ink.FAINT)))

@@ -6,7 +6,7 @@ from engine.domain import queries
 from engine.domain.state import SessionState
 from tui.viewmodel import fmt, kernels
 from tui.viewmodel.cells import Cell, Ink, cut, one_line
-from tui.viewmodel.stages import calls_by_hand, open_calls
+from tui.viewmodel.stages import calls_by_hand, ideas_for_you, open_calls
 
 Forms = tuple[Cell, ...]
 """The same words from the longest to the shortest."""
@@ -28,7 +28,7 @@ def mode(state: SessionState, *, stopped: bool, left: float | None = None) -> Fo
 
 def _for_you(state: SessionState, left: float | None) -> Forms:
     """What waits for the engineer."""
-    ideas = 0 if state.mode.is_autopilot else len(queries.pending_ideas(state))
+    ideas = len(ideas_for_you(state))
     prompts = len(calls_by_hand(state))
     timed = f", auto-approve in {fmt.elapsed(max(0.0, left))}" if left is not None and ideas else ""
     for number, glyph, thing in ((ideas, "◇", "idea"), (prompts, "✎", "prompt")):

@@ -58,9 +58,12 @@ class StageStrip(Panel):
     state: reactive[SessionState | None] = reactive(None)
     progress: reactive[Mapping[WorkKey, str]] = reactive(dict)
     seconds: reactive[Mapping[WorkKey, int]] = reactive(dict)
+    is_run: reactive[bool] = reactive(True)
 
     def make_lines(self, width: int) -> Sequence[Line]:
-        return stages.strip(self.state, self.progress, width, self.seconds) if self.state is not None else (BLANK, BLANK)
+        if self.state is None:
+            return (BLANK, BLANK)
+        return stages.strip(self.state, self.progress, width, self.seconds, is_run=self.is_run)
 
 
 class TransportBar(Panel):

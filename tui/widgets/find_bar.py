@@ -60,6 +60,11 @@ class FindBar(Horizontal):
             field.value = text
         field.focus()
 
+    @property
+    def is_typing(self) -> bool:
+        """Whether keys go into the text."""
+        return self.display and self.query_one(Input).has_focus
+
     def report(self, words: str) -> None:
         """Say what was found."""
         self.query_one("#report", Label).update(Content(words))

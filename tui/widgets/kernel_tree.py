@@ -124,13 +124,13 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
         self._arrange()
 
     def watch_folded(self) -> None:
-        self._arrange()
+        self._arrange_around_selected()
 
     def watch_pattern(self) -> None:
-        self._arrange()
+        self._arrange_around_selected()
 
     def watch_sort(self) -> None:
-        self._arrange()
+        self._arrange_around_selected()
 
     def sort_by(self, column: Column) -> None:
         """Sort by this column, or return to the tree."""
@@ -162,6 +162,12 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
             self.refresh()
         else:
             self._refresh_changed()
+
+    def _arrange_around_selected(self) -> None:
+        """Recompute the rows; the selected one stays in sight."""
+        self._arrange()
+        if self.selected in self._places:
+            self._show_row(self._places[self.selected])
 
     def _refresh_changed(self) -> None:
         """Render the visible rows that changed."""

@@ -15,7 +15,7 @@ _HELP = FooterKey("app.help")
 
 
 class KeyFooter(Widget):
-    """One line: help, then as many of ``keys`` as there is room for, the most urgent first."""
+    """One line: help, where ``keys`` do not begin with it, then as many of them as there is room for, the most urgent first."""
 
     DEFAULT_CSS = """
     KeyFooter {
@@ -50,11 +50,13 @@ class KeyFooter(Widget):
         own = getattr(self.app, "user_keys", {})
         shown: list[tuple[str, str, str]] = []
         room = self.size.width
-        for one in (_HELP, *self.keys):
-            action = actions.by_id(one.action)
-            key, words = actions.shown_key(one.action, own), one.label or action.label
+        help_first = () if any(one.action == _HELP.action for one in self.keys) else (_HELP,)
+        for one in (*help_first, *self.keys):
+            names = one.key or own.get(one.action, "") or actions.by_id(one.action).key
+            name = names.split(",")[0].strip()
+            key, words = actions.key_names(name), one.label or actions.by_id(one.action).label
             room -= cell_len(f" {key} {words} ")
             if room < 0:
                 break
-            shown.append((key, words, own.get(one.action, action.key).split(",")[0].strip()))
+            shown.append((key, words, name))
         return shown

@@ -148,6 +148,7 @@ def test_fork_points_and_what_a_fork_does_not_contain() -> None:
     found = forking.points(LOG)
     assert found[0].position == len(LOG)
     assert [point.words for point in found[1:3]] == ["round 5, before its 3 ideas are approved", "before round 5"]
+    assert "round 4, before its 1 idea is approved" in [point.words for point in found]
     assert forking.left_words(left_behind(LOG, found[0].position)) == "The fork contains everything."
     left = left_behind(LOG, found[2].position)
     assert forking.left_counts(left) == "1 round, 3 ideas and 5 kernels"

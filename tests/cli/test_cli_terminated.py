@@ -1,0 +1,22 @@
+"""SIGTERM, whenever it comes, ends the program with the status of an interruption."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+_PROGRAM = """
+import signal, sys
+from engine.cli import exit_codes, main
+signal.signal(signal.SIGTERM, main._interrupt)
+sys.exit(exit_codes.exit_status_of(lambda: exec("import signal; signal.raise_signal(signal.SIGTERM)")))
+"""
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_sigterm_while_an_import_runs_text_is_an_interruption(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{_PROGRAM}")
+    call = [sys.executable, "-m", "program"]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "espalier: interrupted\n")

@@ -1,0 +1,48 @@
+"""A session whose process has ended, followed: what was begun does not run, and the screen says how to go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import sessions, ui
+from support.ui import until
+from textual.pilot import Pilot
+
+from engine.domain.events import WorkStarted
+from engine.journal import journal
+from engine.journal.lock import WriterLock
+from tui.app import EspalierApp
+
+
+def interrupted(folder: Path, kind: str) -> None:
+    """A session that ended right after work of this kind began."""
+    sessions.whole(folder)
+    entries = journal.read(folder).entries
+    begun = [n for n, one in enumerate(entries) if isinstance(one.event, WorkStarted) and one.event.work.startswith(kind)]
+    file = folder / "journal.jsonl"
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[: begun[0] + 1]))
+
+
+@pytest.mark.parametrize(("kind", "running"), [("prepare", "preparing"), ("measure", "measuring 2")])
+def test_no_work_is_said_to_run_in_a_session_that_no_process_runs(kind: str, running: str, tmp_path: Path) -> None:
+    interrupted(tmp_path / "s", kind)
+
+    async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "No process runs this session" in ui.screen_text(app))
+        shown = ui.screen_text(app)
+        assert "not running" in shown
+        assert "1 task interrupted" in shown
+        assert running not in shown
+        lock = WriterLock(tmp_path / "s")
+        await until(pilot, lambda: "following" in ui.screen_text(app))
+        assert "No process" not in ui.screen_text(app)
+        lock.release()
+
+    async def body() -> None:
+        app = ui.app(None, "follow", tmp_path / "s")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await act(app, pilot)
+            await app._leave()
+
+    sessions.run(body)
