@@ -261,9 +261,8 @@ def live(folder: Path, *, asks: bool = False) -> Bridge:
     """A bridge to the frozen showcase, with instruction counts. ``asks``: with a prompt to answer by hand."""
     state, entries = showcase.session()
     kernels = {name: replace(kernel, instructions=MIXES.get(name, {})) for name, kernel in state.kernels.items()}
-    call = ModelCall(
-        "c60", WorkKey.parse("implement:i11"), CallRole.CODE, "paste", builders.digest(showcase.PROMPT), 9000, state.at
-    )
+    work, prompt = WorkKey.parse("implement:i11"), builders.digest(showcase.PROMPT)
+    call = ModelCall("c60", work, CallRole.CODE, "paste", prompt, 9000, state.at)
     calls = {**state.calls, call.id: call} if asks else state.calls
     return Bridge(Frozen(replace(state, kernels=kernels, calls=calls), entries), folder)
 

@@ -109,6 +109,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("gate.fewer", "minus", "Fewer kernels", "Ask for one kernel fewer of the idea.", (_G,), _STEER),
     Action("gate.previous_round", "left_square_bracket", "Prev. round", "Show the ideas of the previous round.", (_G,)),
     Action("gate.next_round", "right_square_bracket", "Next round", "Show the ideas of the next round.", (_G,)),
+    Action("gate.scroll_down", "space,pagedown", "More", "Scroll the idea's text down.", (_G,), call="scroll_card(1)"),
+    Action("gate.scroll_up", "b,pageup", "Less", "Scroll the idea's text up.", (_G,), call="scroll_card(-1)"),
     Action("steer.idea", "i", "New idea", "Add an idea.", (_S, _G), _STEER),
     Action("steer.seed", "s", "Seed", "Add a kernel: file, bank, other session, clipboard.", (_S, _G), _STEER),
     Action("steer.mode", "o", "Mode", "Choose who approves ideas: ask, timed ask or autopilot.", (_S, _G), _STEER),
@@ -223,7 +225,7 @@ _KEY_NAMES = {
     "question_mark": "?", "full_stop": ".", "comma": ",", "right_square_bracket": "]", "left_square_bracket": "[",
     "right_parenthesis": ")", "left_parenthesis": "(", "right_curly_bracket": "}", "left_curly_bracket": "{", "plus": "+",
     "minus": "-", "slash": "/", "escape": "Esc", "enter": "Enter", "space": "Space", "delete": "Del",
-    "colon": ":", "vertical_line": "|",
+    "colon": ":", "vertical_line": "|", "pageup": "PgUp", "pagedown": "PgDn",
     "less_than_sign": "<", "greater_than_sign": ">", "dollar_sign": "$", "shift+up": "Shift-Up", "shift+down": "Shift-Down",
 }  # fmt: skip
 

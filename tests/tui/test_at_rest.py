@@ -79,15 +79,16 @@ def test_an_event_repaints_what_it_changes_and_not_the_screen(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("transport", "started", "frames"),
+    ("transport", "started", "is_run", "frames"),
     [
-        pytest.param(None, {"measure:k1:0": 1}, 10, id="work runs"),
-        pytest.param(SimpleNamespace(position=0, playing=True, speed=1.0), {"measure:k1:0": 1}, 30, id="a replay plays"),
-        pytest.param(None, {}, 3, id="nothing happens"),
+        pytest.param(None, {"measure:k1:0": 1}, True, 10, id="work runs"),
+        pytest.param(None, {"measure:k1:0": 1}, False, 3, id="no process runs it"),
+        pytest.param(SimpleNamespace(position=0, playing=True, speed=1.0), {"measure:k1:0": 1}, True, 30, id="a replay plays"),
+        pytest.param(None, {}, True, 3, id="nothing happens"),
     ],
 )
 def test_frames_in_three_seconds(
-    transport: object, started: dict[str, int], frames: int, monkeypatch: pytest.MonkeyPatch
+    transport: object, started: dict[str, int], is_run: bool, frames: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Counted(BridgeScreen):
         is_active = True  # type: ignore[assignment]  # no app is needed
@@ -101,7 +102,8 @@ def test_frames_in_three_seconds(
     now = [0.0]
     monkeypatch.setattr(steering.time, "monotonic", lambda: now[0])
     state = SimpleNamespace(started=started)
-    screen = Counted(SimpleNamespace(state=state, transport=transport, fault="", stopped={}))  # type: ignore[arg-type]
+    bridge = SimpleNamespace(state=state, transport=transport, fault="", stopped={}, is_run=is_run)
+    screen = Counted(bridge)  # type: ignore[arg-type]
     screen.set_reactive(BridgeScreen.state, state)
     for _ in range(30):
         now[0] = next(ticks) / 10

@@ -45,6 +45,7 @@ class GateScreen(SteeringScreen):
     CSS_PATH = "gate.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*actions.bindings(actions.Place.GATE)]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012  # an instance variable of Screen
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (18, "-low")]  # noqa: RUF012
 
     def __init__(self, bridge: Bridge, clock: Callable[[], float] = time.time, idea: str = "") -> None:
         """``idea``: the one to show first."""
@@ -282,6 +283,11 @@ class GateScreen(SteeringScreen):
         if present is not None:
             place = min(max(rounds.index(present) + step, 0), len(rounds) - 1)
             listed.round = rounds[place]
+
+    def action_scroll_card(self, pages: int) -> None:
+        """Scroll the text of the highlighted idea."""
+        card = self.query_one("#card")
+        card.scroll_relative(y=pages * max(1, card.size.height - 1), animate=False)
 
     def action_back(self) -> None:
         """Return to the tree."""

@@ -16,6 +16,8 @@ from textual.widgets import Static
 from tui import actions
 from tui.screens.dialogs import MOTIONS, Dialog
 
+_BESIDE = 70
+"""The width from which keys, names and descriptions have a column each."""
 _LISTS = "Arrow keys move, Tab focuses the next pane, Enter opens. The mouse works everywhere."
 
 
@@ -40,7 +42,7 @@ class HelpScreen(Dialog[None]):
         with VerticalScroll(id="page") as page:
             page.border_title = "Keys and symbols"
             page.border_subtitle = "Esc closes"
-            yield Static(self._keys())
+            yield Static(id="keys")
             yield Static(_LISTS, markup=False, classes="hint")
             own = f'To change a key, add a line such as  "gate.approve" = "y"  to {self._keymap_file}'
             yield Static(own, markup=False, classes="hint")
@@ -50,7 +52,11 @@ class HelpScreen(Dialog[None]):
     def on_mount(self) -> None:
         self.query_one("#page").focus()
 
-    def _keys(self) -> Table:
+    def on_resize(self) -> None:
+        """What an action does stands beside its name, or below it where there is little room."""
+        self.query_one("#keys", Static).update(self._keys(below=self.app.size.width < _BESIDE))
+
+    def _keys(self, *, below: bool) -> Table:
         table = Table.grid(padding=(0, 2))
         for title, found in actions.actions_by_group(self._place):
             here = [action for action in found if action in self._able]
@@ -59,7 +65,10 @@ class HelpScreen(Dialog[None]):
             table.add_row(Text(title, "bold underline"))
             for action in here:
                 keys = actions.key_names(self._keymap.get(action.id, action.key))
-                table.add_row(Text(f"  {keys}", "bold"), Text(action.label), Text(action.help, "dim"))
+                if below:
+                    table.add_row(Text(keys, "bold"), Text.assemble(action.label, "\n", (action.help, "dim")))
+                else:
+                    table.add_row(Text(f"  {keys}", "bold"), Text(action.label), Text(action.help, "dim"))
             table.add_row()
         return table
 

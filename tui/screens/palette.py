@@ -44,6 +44,16 @@ class Palette(CommandPalette, DismissOnceScreen[None]):
     """
 
     gives_way = True
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-high")]  # noqa: RUF012  # an instance variable of Screen
+    DEFAULT_CSS = """
+    Palette {
+        SearchIcon { display: none; }
+        #--input CommandInput { padding-left: 1; }
+        &.-low > Vertical { margin-top: 0; }
+        &.-low #--input { border: none; height: 1; }
+        &.-low CommandInput { border: none; height: 1; }
+    }
+    """
 
     @on(OptionList.OptionSelected)
     @on(Input.Submitted)

@@ -84,8 +84,9 @@ class SeedForm(Dialog[SeedInput | None]):
 
     def _line(self, one: bank.BankEntry) -> Content:
         speed = fmt.speedup(one.speedup).text
-        origin = f"{one.session.name}:{one.kernel} · {one.device}"
-        return Content.assemble((f"{speed:<11}", "bold"), f"{one_line(one.idea)} ", (origin, "$text-muted"))
+        origin = f"{one.session.name}:{one.kernel}"
+        words = f"{one_line(one.idea)} · {one_line(one.device)}"
+        return Content.assemble((f"{speed:<9}", "bold"), f"{origin}  ", (words, "$text-muted"))
 
     @on(OptionList.OptionSelected, "#bank")
     def _banked_chosen(self, event: OptionList.OptionSelected) -> None:

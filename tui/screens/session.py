@@ -12,6 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.content import Content
+from textual.events import DescendantFocus
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Static
@@ -54,14 +55,17 @@ _BANNER_STYLES = {
 
 
 class SessionScreen(ArrangedScreen):
-    """Tree at the left, a pane at the right (below on a narrow screen): kernel, charts, events, notes or usage."""
+    """Tree at the left, a pane at the right (below on a narrow screen): kernel, charts, events, notes or usage.
+
+    On a short screen there is room for one of them: the tree, or, once it was asked for, the pane.
+    """
 
     PLACE: ClassVar[actions.Place] = actions.Place.SESSION
     CSS_PATH = "session.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*actions.bindings(actions.Place.SESSION)]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide"), (170, "-broad")]  # noqa: RUF012  # an instance variable of Screen
 
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (45, "-tall")]  # noqa: RUF012  # an instance variable of Screen
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (18, "-low"), (45, "-tall")]  # noqa: RUF012  # an instance variable of Screen
 
     @dataclass
     class HomeRequested(Message):
@@ -177,7 +181,8 @@ class SessionScreen(ArrangedScreen):
             transport is None or transport.position >= transport.length, bridge.shell_name, bridge.ships, bridge.is_run,
         )  # fmt: skip
         shown = banner.banner(bridge.state, source, self._waiting)
-        lines = banner.lines(shown, self.key_of, self.size.width) if shown is not None else ()
+        rows = 1 if self.has_class("-short") else 2
+        lines = banner.lines(shown, self.key_of, self.size.width, rows) if shown is not None else ()
         styled = [(line.text, _BANNER_STYLES[line.cells[0].ink]) for line in lines if line.cells]
         return Content("\n").join([Content.styled(*one) for one in styled])
 
@@ -338,6 +343,7 @@ class SessionScreen(ArrangedScreen):
     def _show_pane(self, pane: str) -> None:
         """Show a pane; a zoomed tree returns to its place."""
         self.remove_class("-zoomed-tree")
+        self.add_class("-page")
         panes = self.query_one(ContentSwitcher)
         panes.current = pane
         self._draw_events()
@@ -349,14 +355,36 @@ class SessionScreen(ArrangedScreen):
             able = self.focus_chain
             self.set_focus(next((one for one in able if place in one.ancestors), able[0] if able else None))
 
+    def on_descendant_focus(self, event: DescendantFocus) -> None:
+        """On a short screen, show what has the focus."""
+        if (pane := self.query_one("#pane")) in event.widget.ancestors or isinstance(event.widget, KernelTree):
+            self.set_class(pane in event.widget.ancestors, "-page")
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self.call_after_refresh(self._focus_again, self.query_one("#pane"))
+
+    def _show_tree(self) -> None:
+        self.remove_class("-page")
+        self.query_one(KernelTree).focus()
+
     def action_zoom(self) -> None:
-        """Show only the focused pane, or all panes."""
+        """Show only the focused pane, or all panes; on a short screen, the other one."""
+        if self.has_class("-short"):
+            self._show_tree() if self.has_class("-page") else self._show_pane(
+                self.query_one(ContentSwitcher).current or "kernel"
+            )
+            return
         self.toggle_class("-zoomed")
         self.set_class(self.has_class("-zoomed") and isinstance(self.focused, KernelTree), "-zoomed-tree")
 
     def action_home(self) -> None:
-        """Return to the home screen; a zoom, a filter or a search ends first."""
+        """Return to the home screen; a zoom, a filter, a search or the page of a short screen ends first."""
         if self.has_class("-zoomed"):
-            self.action_zoom()
-        elif not self._clear_find():
+            self.toggle_class("-zoomed")
+        elif self._clear_find():
+            pass
+        elif self.has_class("-short") and self.has_class("-page"):
+            self._show_tree()
+        else:
             self.post_message(self.HomeRequested())

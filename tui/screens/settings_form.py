@@ -8,6 +8,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Grid, Horizontal, Vertical
+from textual.content import Content
 from textual.widgets import Button, Checkbox, Label, Select, Static
 
 from tui.preferences import Desktop, Preferences, ThemeChoice
@@ -26,6 +27,15 @@ _DESKTOP = (
     ("off", Desktop.OFF),
 )
 _WHEN = "Bell and notice: when the session awaits you, has a new incumbent or ends, unless the terminal has the focus."
+
+
+class _TickBox(Checkbox):
+    """A checkbox that is empty when it is off: Textual's differs by its colour alone."""
+
+    @property
+    def _button(self) -> Content:
+        drawn = super()._button
+        return drawn if self.value else Content(" " * len(drawn.plain)).stylize(self.get_visual_style("toggle--button"))
 
 
 class SettingsForm(Dialog[Preferences | None]):
@@ -49,9 +59,9 @@ class SettingsForm(Dialog[Preferences | None]):
                 yield Label("Desktop notice")
                 yield Select(_DESKTOP, value=self._given.desktop, allow_blank=False, id="desktop", compact=True)
                 yield Label("Bell")
-                yield Checkbox("ring", self._given.bell, id="bell", compact=True)
+                yield _TickBox("ring", self._given.bell, id="bell", compact=True)
                 yield Label("Terminal title")
-                yield Checkbox("say what the session does", self._given.title, id="title", compact=True)
+                yield _TickBox("say what the session does", self._given.title, id="title", compact=True)
             yield Static(_WHEN, markup=False, classes="hint")
             yield Static(f"Kept in {self._file}.", markup=False, classes="hint")
             with Horizontal(classes="buttons"):

@@ -34,11 +34,12 @@ class TrustDialog(Dialog[TrustAnswer]):
     """The safe answer has the focus. Replay is offered for sessions: it runs nothing."""
 
     AUTO_FOCUS = "#cancel"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-wide")]  # noqa: RUF012  # an instance variable of Screen
     CSS_PATH = "trust_dialog.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "Cancel"),
         Binding("t", "trust", "Trust"),
-        Binding("r", "replay", "Open as replay"),
+        Binding("r", "replay", "Replay"),
     ]
 
     def __init__(self, asked: TrustQuestion) -> None:
@@ -56,7 +57,7 @@ class TrustDialog(Dialog[TrustAnswer]):
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="cancel")
                 if self._asked.kind is PathKind.SESSION:
-                    yield Button("Open as replay (r)", id="replay")
+                    yield Button("Replay (r)", id="replay")
                 yield Button("Trust (t)", id="trust", variant="error")
 
     @on(Button.Pressed, "#trust")

@@ -17,6 +17,8 @@ from tui.viewmodel.tree_facts import tree_facts
 Remedy = tuple[str, str]
 """(id of an action, what it does); a command line has no id."""
 _GAP = "  ·  "
+_LEAST_WORDS = 16
+"""The cells of a message that stay beside its first remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +148,23 @@ def _export(state: SessionState, name: str) -> tuple[Remedy, ...]:
     return (("", f"espalier export {name}"),) if queries.incumbent(state) is not None else ()
 
 
-def lines(shown: Banner, key: Callable[[str], str], room: int) -> tuple[Line, ...]:
-    """The banner as one line, or two where the remedies would be cut off. ``key``: the user's key of an action."""
-    hints = _GAP.join(f"{key(action)}: {words}" if action else words for action, words in shown.remedies)
+def lines(shown: Banner, key: Callable[[str], str], room: int, rows: int = 2) -> tuple[Line, ...]:
+    """The banner as one line, or two where the remedies would be cut off. ``key``: the user's key of an action.
+
+    In one row the words give way to the first remedy.
+    """
+    remedies = [f"{key(action)}: {words}" if action else words for action, words in shown.remedies]
+    hints = _GAP.join(remedies)
     if not shown.words:
         return (line(Cell(cut(f" {shown.heading}{hints}", room), shown.ink)),)
     words = f" {shown.words}"
     if not shown.heading and width(words) + len(_GAP) + width(hints) < room:
         return (line(Cell(f"{words}{_GAP}{hints}", shown.ink)),)
+    if rows == 1:
+        while len(remedies) > 1 and width(words) + len(_GAP) + width(_GAP.join(remedies)) > room:
+            remedies.pop()
+        hints = cut(_GAP.join(remedies), room - _LEAST_WORDS)
+        return (line(Cell(f"{cut(words, room - len(_GAP) - width(hints))}{_GAP}{hints}", shown.ink)),)
     return (
         line(Cell(cut(words, room), shown.ink)),
         line(Cell(cut(f" {shown.heading}{hints}", room), Ink.FAINT if shown.heading else shown.ink)),

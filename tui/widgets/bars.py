@@ -49,7 +49,8 @@ class SessionHeader(Panel):
 
 
 class StageStrip(Panel):
-    """Two lines: counts of kernels and ideas by stage, and running work with its elapsed time."""
+    """Two lines: counts of kernels and ideas by stage, and running work with its elapsed time. One of them where one has room:
+    running work, while there is some."""
 
     DEFAULT_CSS = """
     StageStrip { height: 2; background: $panel; }
@@ -63,7 +64,8 @@ class StageStrip(Panel):
     def make_lines(self, width: int) -> Sequence[Line]:
         if self.state is None:
             return (BLANK, BLANK)
-        return stages.strip(self.state, self.progress, width, self.seconds, is_run=self.is_run)
+        lines = stages.strip(self.state, self.progress, width, self.seconds, is_run=self.is_run)
+        return lines if self.size.height > 1 else lines[1:] if self.state.started else lines[:1]
 
 
 class TransportBar(Panel):

@@ -20,7 +20,7 @@ from tui.viewmodel.cells import BLANK, Cell, Ink, Line, line
 from tui.widgets.painter import PaintedWidget
 
 
-class IdeaList(ScrollView, PaintedWidget, can_focus=True):
+class IdeaList(ScrollView, PaintedWidget, can_focus=True, inherit_bindings=False):
     """Ideas and their status. The highlight stays on its idea when the list changes."""
 
     DEFAULT_CSS = """

@@ -1,0 +1,86 @@
+"""A terminal of a few lines: one of tree and pane has it, and the other is a key away."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from support import sessions, storm, ui
+from support.ui import until
+from textual.pilot import Pilot
+
+from tui.app import EspalierApp
+from tui.screens.gate import GateScreen
+from tui.screens.session import SessionScreen
+from tui.widgets.detail_tabs import DetailTabs
+from tui.widgets.kernel_tree import KernelTree
+from tui.widgets.lines import LinesView
+
+Act = Callable[[EspalierApp, Pilot[None]], Awaitable[None]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    sessions.whole(tmp_path / "s")
+    return tmp_path / "s"
+
+
+def replayed(folder: Path, size: tuple[int, int], act: Act) -> None:
+    async def body() -> None:
+        app = ui.app(None, "replay", folder)
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen) and ui.shows_tree(app))
+            await act(app, pilot)
+
+    sessions.run(body)
+
+
+def heights(app: EspalierApp) -> tuple[int, int]:
+    """The lines of the tree and of the kernel's pages."""
+    return app.screen.query_one(KernelTree).region.height, app.screen.query_one(DetailTabs).region.height
+
+
+def test_the_tree_has_the_room_until_a_page_is_asked_for(folder: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: heights(app)[0] >= 6 and not heights(app)[1])
+        for key in ("5", "enter", "z"):
+            await pilot.press(key)
+            await until(pilot, lambda: not heights(app)[0] and heights(app)[1] >= 6)
+            await until(pilot, lambda: isinstance(app.focused, LinesView))
+            await pilot.press("escape" if key != "z" else "z")
+            await until(pilot, lambda: heights(app)[0] >= 6 and isinstance(app.focused, KernelTree))
+        assert isinstance(app.screen, SessionScreen)
+
+    replayed(folder, (40, 12), act)
+
+
+def test_what_had_the_focus_stays_when_the_terminal_gets_short(folder: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
+        app.screen.query_one("#kernel LinesView").focus()
+        await ui.still(pilot)
+        storm.resize(app, 40, 12)
+        await until(pilot, lambda: not heights(app)[0] and isinstance(app.focused, LinesView))
+        storm.resize(app, 120, 40)
+        await until(pilot, lambda: all(heights(app)))
+        app.screen.query_one(KernelTree).focus()
+        await ui.still(pilot)
+        storm.resize(app, 40, 12)
+        await until(pilot, lambda: not heights(app)[1] and isinstance(app.focused, KernelTree))
+
+    replayed(folder, (120, 40), act)
+
+
+def test_the_text_of_an_idea_is_read_to_its_end_by_key(tmp_path: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:
+        storm.resize(app, 40, 12)
+        card = app.screen.query_one("#card")
+        await until(pilot, lambda: isinstance(app.screen, GateScreen) and card.max_scroll_y > 0)
+        while card.scroll_y < card.max_scroll_y:
+            before = card.scroll_y
+            await pilot.press("space")
+            await until(pilot, lambda was=before: card.scroll_y > was)  # type: ignore[misc]
+        await pilot.press("pageup")
+        await until(pilot, lambda: card.scroll_y < card.max_scroll_y)
+
+    ui.run_steered(tmp_path / "session", act)
