@@ -129,7 +129,7 @@ def _folders_with_journals() -> tuple[Path, ...]:
 
 
 def _no_file(folder: Path) -> str:
-    """Why the folder is no session although it has a journal."""
+    """Why a folder with a journal is not a session."""
     return f"its {journal.NAME} is not a file" if _holds(os.path.lexists, folder / journal.NAME) else ""
 
 
@@ -187,7 +187,7 @@ def summaries() -> list[SessionSummary]:
 
 def summary(folder: Path) -> SessionSummary:
     """The summary of one session, with the reason if it is unreadable."""
-    if reason := "" if is_session(folder) else _no_file(folder):  # a pipe would be read for ever
+    if reason := "" if is_session(folder) else _no_file(folder):  # a pipe would be read indefinitely
         return SessionSummary(folder.name, folder, "unreadable", f"{reason}: restore it", _last_change(folder))
     try:
         return _summary(folder, journal.version(folder))
