@@ -33,6 +33,7 @@ ORDINARY_C = {
     "a word inside a word": "int reopened(int systematic) { return my_fork_count + systematic; }",
     "huge pages": "#include <sys/mman.h>\nvoid* p = mmap(0, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);\n"
     "int r = madvise(p, n, MADV_HUGEPAGE);",
+    "matrix tiles": "#include <sys/syscall.h>\nlong r = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA);",
     "streams": "cudaEventRecord(done, side); cudaStreamWaitEvent(stream, done); cudaStreamBeginCapture(s, m);",
 }  # fmt: skip
 
@@ -52,6 +53,7 @@ ODD_C = {
     "system": 'system("ls");',
     "ptrace": "ptrace(0);",
     "syscall": "long r = syscall(39);",
+    "SYS_arch_prctl": "long r = syscall(SYS_arch_prctl, 0x1002, base);",
     "int $0x80": 'asm("int $0x80");',
     "dlsym": 'void* p = dlsym(0, "x");',
     "getenv": 'auto v = std::getenv("HOME");',
