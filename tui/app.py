@@ -163,7 +163,9 @@ class EspalierApp(TerminalApp):
 
         async def fork(say: Say) -> Bridge:
             say("copying the journal up to this point")
-            folder = await asyncio.to_thread(self.opener.fork, event.folder, event.position)
+            folder, lost = await asyncio.to_thread(self.opener.fork, event.folder, event.position)
+            if lost:
+                self.notify(lost, severity="warning", markup=False, timeout=20)
             return await self.opener.resume(folder, say)
 
         self._open(f"Fork of {event.folder.name}", fork)

@@ -112,11 +112,13 @@ class SessionOpener:
 
         trust.confirm(asked)
 
-    def fork(self, folder: Path, position: int) -> Path:
-        """Copy the first ``position`` entries of a session to a new session folder."""
+    def fork(self, folder: Path, position: int) -> tuple[Path, str]:
+        """Copy the first ``position`` entries of a session to a new session folder; words on payloads that it lacks."""
+        from engine.report.facts.forks import lost_words
         from engine.session import fork
 
-        return fork.fork(folder, position)
+        forked = fork.fork(folder, position)
+        return forked.folder, lost_words(forked.missing, folder)
 
     def devices(self) -> tuple[tuple[str, str], ...]:
         """(label, name) of this machine's devices, the fastest first. Slow the first time where there is a GPU's driver."""

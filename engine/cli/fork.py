@@ -15,7 +15,7 @@ from engine.cli.verbosity import quiet
 from engine.domain.events import Entry
 from engine.domain.settings import STRATEGIES
 from engine.journal import store
-from engine.report.facts.forks import left_behind
+from engine.report.facts.forks import left_behind, lost_words
 from engine.report.facts.strategy_replay import RoundReplay, replayed
 from engine.report.text.lines import counted
 from engine.session.fork import after_round
@@ -58,7 +58,13 @@ def fork(
             "best": behind.lost[0] if behind.lost else "",
         }  # fmt: skip
         show_json(
-            {"session": str(forked) if forked else None, "events": cut, "left_behind": left} | _rounds_object(strategy, rounds)
+            {
+                "session": str(forked.folder) if forked else None,
+                "events": cut,
+                "left_behind": left,
+                "missing": forked.missing if forked else (),
+            }
+            | _rounds_object(strategy, rounds)
         )
         return
     best = f", with the incumbent {behind.lost[0]}" if behind.lost else ""
@@ -67,9 +73,11 @@ def fork(
     if strategy is not None:
         show(_round_lines(strategy, rounds))
     if forked is not None:
-        show([f"forked {folder.name} after event {cut} into {forked}"])
+        show([f"forked {folder.name} after event {cut} into {forked.folder}"])
+        if lost := lost_words(forked.missing, folder):
+            show([f"warning: {lost}"])
         if not quiet():
-            show([f"next: espalier open {shell_name(forked)}"])
+            show([f"next: espalier open {shell_name(forked.folder)}"])
 
 
 def _round_lines(strategy: str, rounds: Sequence[RoundReplay]) -> list[str]:

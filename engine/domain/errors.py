@@ -105,6 +105,14 @@ class CommandRejected(EspalierError):
     """The rules do not allow this command in this state."""
 
 
+def head_and_tail(text: str, most: int) -> str:
+    """The text; of one longer than ``most`` characters its beginning and its end, on one line where it is one."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} … {len(text) - 2 * half} characters left out … {text[-half:]}"
+
+
 def printable(text: str) -> str:
     """Foreign text made printable: control characters except line feed and tab become question marks."""
     return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)

@@ -15,7 +15,7 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -50,6 +50,12 @@ def references(entries: Iterable[Entry]) -> tuple[Blob, ...]:
     return tuple(found)
 
 
+def payloads(entries: Sequence[Entry], blobs: Blobs) -> tuple[Blob, ...]:
+    """Names of all blobs that belong to the entries, missing ones included; of a text in an unknown event, if it exists."""
+    unknown = {name for entry in entries if isinstance(entry.event, UnknownEvent) for name in _blobs_in(entry.event)}
+    return tuple(name for name in references(entries) if name not in unknown or blobs.path(name).exists())
+
+
 def pack(folder: Path, target: Path) -> Path:
     """Write the session into ``target`` and return it. The same session always gives the same bytes.
 
@@ -60,8 +66,7 @@ def pack(folder: Path, target: Path) -> Path:
         raise JournalError(f"unknown bundle suffix in {target}: use a name that ends in {', '.join(SUFFIXES)}")
     recording = journal.read(folder)
     blobs = Blobs(folder)
-    unknown = {name for entry in recording.entries if isinstance(entry.event, UnknownEvent) for name in _blobs_in(entry.event)}
-    names = [name for name in references(recording.entries) if name not in unknown or blobs.path(name).exists()]
+    names = payloads(recording.entries, blobs)
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".bundle-")
         try:

@@ -41,19 +41,30 @@ def _is_its_own(statement: ast.stmt) -> bool:
 
 
 def keep_apart(text: str, taken: Collection[str]) -> str:
-    """``text`` with ``_`` appended to each of its module-level names that is in ``taken``."""
+    """``text`` with ``_`` appended to each of its module-level names that is in ``taken``, until no other name is like that.
+
+    A module that was exported, read and exported again has renamed names of its own.
+    """
     clashes = (set(bound_names(ast.parse(text))) & set(taken)) - _SHARED
     if not clashes:
         return text
+    used = {*re.findall(r"\w+", text), *taken}
+    names = {name: _unused(name, used) for name in clashes}
     pattern = re.compile(rf"(?<![\w.])({'|'.join(sorted(clashes))})\b")
-    return "".join(_renamed(line, pattern) for line in text.splitlines(keepends=True))
+    return "".join(_renamed(line, pattern, names) for line in text.splitlines(keepends=True))
 
 
-def _renamed(line: str, pattern: re.Pattern[str]) -> str:
+def _unused(name: str, used: Collection[str]) -> str:
+    while name in used:
+        name += "_"
+    return name
+
+
+def _renamed(line: str, pattern: re.Pattern[str], names: Mapping[str, str]) -> str:
     found = re.match(r"(from \S+ )?import ", line)
     if found is None:
-        return pattern.sub(r"\1_", line)
-    return found.group() + pattern.sub(r"\1 as \1_", line[found.end() :])
+        return pattern.sub(lambda one: names[one[1]], line)
+    return found.group() + pattern.sub(lambda one: f"{one[1]} as {names[one[1]]}", line[found.end() :])
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
@@ -68,7 +79,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
                 pass
             case _:
                 continue
-        name = name.removesuffix("_")
+        name = name.rstrip("_")
         if name in missing:
             missing.discard(name)
             head = lines[old.lineno - 1][: old.col_offset]

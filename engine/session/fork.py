@@ -6,15 +6,15 @@ prompts are not paid for twice.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from engine.domain.errors import CommandRejected, JournalCorrupt
 from engine.domain.events import Entry, RoundClosed, SessionOpened
 from engine.domain.folds import advance
+from engine.domain.model import Blob
 from engine.domain.state import SessionState
 from engine.export import bundle
 from engine.journal import journal, store
@@ -30,7 +30,16 @@ def after_round(entries: Sequence[Entry], number: int) -> int:
     raise CommandRejected(f"round {number} of this session has not ended")
 
 
-def fork(folder: Path, position: int, target: Path | None = None, *, recall: bool = False, strategy: str | None = None) -> Path:
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A new session from an earlier point of another."""
+
+    folder: Path
+    missing: tuple[Blob, ...] = ()
+    """Payloads that its entries name and the original does not have, or has damaged: code, logs or replies."""
+
+
+def fork(folder: Path, position: int, target: Path | None = None, *, recall: bool = False, strategy: str | None = None) -> Fork:
     """Copy the first ``position`` entries of the session in ``folder`` to ``target``, or to a new folder.
 
     The fork of a session that is not trusted is not trusted either. ``recall``: the recorded replies of the original, also
@@ -44,9 +53,7 @@ def fork(folder: Path, position: int, target: Path | None = None, *, recall: boo
     assert isinstance(opened, SessionOpened), "a journal begins with it"
     target = target or store.new_folder(opened.problem.name)
     with journal.Journal.create(target) as copy:
-        for name in bundle.references(entries):
-            with contextlib.suppress(JournalCorrupt):  # a blob missing in the original stays missing
-                copy.blobs.put(original.get(name))
+        missing = [name for name in bundle.payloads(entries, original) if not _copied(name, original, copy.blobs)]
         settings = replace(opened.settings, recall=str(folder.absolute())) if recall else opened.settings
         if strategy is not None:
             settings = replace(settings, strategy=strategy)
@@ -56,4 +63,14 @@ def fork(folder: Path, position: int, target: Path | None = None, *, recall: boo
             copy.append((event,), entry.by, partial(float, entry.at))
     if trusted:
         trust.made_here(target, advance(SessionState(), entries))
-    return target
+    return Fork(target, tuple(missing))
+
+
+def _copied(name: Blob, original: Blobs, copy: Blobs) -> bool:
+    """Whether the original has the blob whole; it is then copied."""
+    try:
+        payload = original.get(name)
+    except JournalCorrupt:
+        return False
+    copy.put(payload)
+    return True

@@ -175,6 +175,16 @@ class TestFork:
         blobs = Blobs(tmp_path / "other")
         assert all(blobs.text(k.source) for k in state(tmp_path / "other").kernels.values())
 
+    def test_payloads_that_the_original_lacks_are_named(self, espalier: Call, recorded: Path, tmp_path: Path) -> None:
+        lost, damaged, *_ = sorted((recorded / "blobs").iterdir())
+        lost.unlink()
+        damaged.write_bytes(b"other")
+        made = espalier("fork", "scripted", "--into", tmp_path / "other")
+        assert "warning: 2 payloads (code, logs or replies) missing or damaged in scripted" in made.out
+        assert lost.name[:12] in made.out
+        found = espalier("fork", "scripted", "--into", tmp_path / "third", "--json").json()
+        assert sorted(found["missing"]) == [lost.name, damaged.name]
+
     def test_recall_names_the_recorded_session(self, espalier: Call, asked: Path, tmp_path: Path) -> None:
         espalier("fork", "scripted", "--round", "0", "--recall", "--into", tmp_path / "other")
         opened = state(tmp_path / "other").opened

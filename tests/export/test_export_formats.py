@@ -195,6 +195,26 @@ def test_a_kernel_that_came_as_a_submission_is_exported_as_one(tmp_path: Path, o
     assert torch.equal(space["custom_kernel"]((x, torch.empty(3, 3))), x.tanh())
 
 
+@pytest.mark.parametrize("kind", ["submission.py", "solution.json"])
+def test_a_kernel_is_read_and_exported_again_and_again(tmp_path: Path, kind: str) -> None:
+    folder = files.write_kernelbot(tmp_path) if kind == "submission.py" else files.write_sol(tmp_path)
+    write = formats.kernelbot_submission if kind == "submission.py" else formats.sol_solution
+    problem = catalog.find(str(folder))
+    assert problem.origin_format is not None
+    path, module = folder / kind, SMOOTH if kind == "submission.py" else MODULE
+    for _ in range(4):
+        path.write_text(write(export(problem, module)))
+        _, module = solutions.module_of(path, problem.origin_format, problem.reference, problem.attachments)
+    text = write(export(problem, module))
+    if kind == "submission.py":
+        space: dict[str, Any] = {}
+        exec(compile(text, kind, "exec"), space)
+        x = torch.randn(3, 3)
+        assert torch.equal(space["custom_kernel"]((x, torch.empty(3, 3))), x.tanh())
+    else:
+        assert torch.equal(run_source(json.loads(text))(torch.ones(2, 8), 2.5), torch.full((2, 8), 2.5))
+
+
 def test_a_problem_of_another_format_is_refused(tmp_path: Path) -> None:
     given = export(catalog.find(str(files.write_sol(tmp_path))), MODULE)
     with pytest.raises(ProblemError, match="came in sol-execbench: only one of kernelbot can be written so"):

@@ -155,7 +155,7 @@ def test_a_fork_at_any_point_reaches_the_same_incumbent(tmp_path: Path) -> None:
     for position, entry in enumerate(entries, 1):
         if not isinstance(entry.event, e.KernelRaced | e.IncumbentChanged | e.KernelMeasured):
             continue
-        folder = fork.fork(tmp_path / "whole", position, tmp_path / f"fork{position}")
+        folder = fork.fork(tmp_path / "whole", position, tmp_path / f"fork{position}").folder
 
         async def go_on(folder: Path = folder) -> None:
             async with LiveSession.resume(folder, ports(folder)) as live:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from engine.domain.errors import DeviceError, EspalierError, ProblemError, SandboxError, printable
+from engine.domain.errors import DeviceError, EspalierError, ProblemError, SandboxError, head_and_tail, printable
 from engine.domain.mismatch import Mismatch
 from engine.domain.model import Failure, FailureKind
 from engine.trial.channel import ChannelClosed, ChannelGarbled, ChannelTimeout
@@ -38,7 +38,7 @@ from engine.trial.shared.arena import close_descriptors
 _CONTEXT_S = 60.0
 _FIRST = 3.0
 """Factor on the time limit of a module's first call, in which it may compile."""
-_LONGEST_TEXT, _LONGEST_REASON = 4000, 400
+_LONGEST_TEXT, _LONGEST_REASON = 5000, 400
 
 Found = TypeVar("Found")
 
@@ -382,7 +382,7 @@ class RunnerClient:
 
     def _fault(self, fault: Fault) -> None:
         self.close()
-        text = printable(fault.text[-_LONGEST_TEXT:])
+        text = printable(head_and_tail(fault.text, _LONGEST_TEXT))
         lines = [line for line in text.strip().splitlines() if line.strip()] or ["no message"]
         if fault.kind == "impossible" and self._trusted:
             raise DeviceError(lines[-1])

@@ -16,6 +16,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING
 
+from engine.domain.errors import head_and_tail
 from engine.trial.channel import Channel, ChannelClosed
 from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel, RunnerReady, RunnerRequest
 
@@ -141,6 +142,9 @@ def _error_text(error: BaseException) -> str:
 
     Of a long message (a compiler's, for example) the first two lines are repeated there: its end is advice on options.
     """
-    last = "".join(traceback.format_exception(error)[-6:])[-4000:]
+    last = head_and_tail("".join(traceback.format_exception(error)[-6:]), _LONGEST_TEXT)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return last if len(lines) < 2 else f"{last}\n{type(error).__name__}: {' '.join(lines[:2])}"
+    return last if len(lines) < 2 else f"{last}\n{type(error).__name__}: {' '.join(lines[:2])[:_LONGEST_LINES]}"
+
+
+_LONGEST_TEXT, _LONGEST_LINES = 4000, 600
