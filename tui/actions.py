@@ -143,7 +143,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("session.attach", "A", "Attach", "Attach the kernel to an idea as reference for its writer.", (_S,), _STEER),
     Action("session.fork", "F", "Fork", "Start a new session from an earlier point of this one.", (_S,)),
     Action("session.editor", "e", "Editor", "Open the code in $VISUAL or $EDITOR; a changed text is a new kernel.", (_S, _C)),
-    Action("session.profile", "H", "Profile", "Read the kernel's hardware counters, and name its bottleneck.", (_S,), _STEER),
+    Action("session.profile", "H", "Profile", "Read the kernel's counters and hot code; name its bottleneck.", (_S,), _STEER),
     Action("session.copy", "y", "Copy code", "Copy the kernel's code to the clipboard.", (_S, _C)),
     Action("session.incumbent", "b", "Incumbent", "Select the incumbent.", (_S,)),
     Action("session.pane", "t", "Pane", "Show the next pane: kernel, charts, events, notes, usage.", (_S,)),

@@ -11,17 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from engine.domain.errors import EspalierError
+from engine.domain.hot_code import share_words
 
 _PROGRAM = (sys.executable, "-m", "espalier")
 
 
 async def profile_kernel(folder: Path, kernel: str) -> str:
-    """The likely bottleneck, or why nothing was counted, in one line. The session keeps the profile.
+    """The likely bottleneck and the hottest line, or why nothing was read, in one line. The session keeps the profile.
 
     Waits for the device while it is in use. Raises EspalierError if the kernel cannot be profiled at all.
     """
     found = await _answer("profile", str(folder), kernel)
-    return str(found["summary"] or found["reason"] or "the counters name no bottleneck")
+    hot, bottleneck = found["hot_code"], found["summary"]
+    if hot is None or not hot["lines"]:
+        return str(bottleneck or found["reason"] or "the counters name no bottleneck")
+    one = hot["lines"][0]
+    share = share_words(one["samples"], hot["samples"])
+    hottest = f"line {one['line']} `{one['text']}` has {share} of {hot['samples']:,} samples."
+    return f"{hottest} {bottleneck}".strip()
 
 
 async def machine_code(folder: Path, kernel: str, against: str = "") -> Mapping[str, Any]:

@@ -1,11 +1,17 @@
-"""Lists the machine code of a recorded kernel, as ``espalier kernel machine-code`` does. Needs a compiler, but no device."""
+"""Lists the machine code of a recorded kernel, as ``espalier kernel machine-code`` does. Needs a compiler, but no device.
+
+A kernel whose program counter was sampled has its listing in the session: nothing is built for it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from engine.domain.errors import KernelCodeError
+import msgspec
+
+from engine.domain.errors import JournalCorrupt, KernelCodeError
 from engine.domain.state import Kernel, SessionState
+from engine.journal.blobs import Blobs
 from engine.problem import catalog
 from engine.sandbox.confinement import detect
 from engine.session.seeds import kernel_spec, recorded_code
@@ -15,10 +21,13 @@ from engine.trial.kernel_builds import case_of
 
 
 async def disassemble(folder: Path, state: SessionState, kernel: Kernel) -> MachineListing:
-    """The kernel built for the session's device and its first workload.
+    """The kernel as it was sampled, else built for the session's device and its first workload.
 
     Raises EspalierError: the kernel does not build here, or no tool reads its machine code.
     """
+    hot = kernel.profile.hot if kernel.profile is not None else None
+    if hot is not None and hot.listing:
+        return _recorded(Blobs(folder).get(hot.listing), kernel)
     if state.opened is None or state.preparation is None or state.device is None:
         raise KernelCodeError("this session is not prepared yet: its device is unknown")
     settings = state.opened.settings
@@ -29,3 +38,10 @@ async def disassemble(folder: Path, state: SessionState, kernel: Kernel) -> Mach
     if isinstance(found, Uninspected):
         raise KernelCodeError(f"{kernel.id} has no listing: {found.reason}")
     return found
+
+
+def _recorded(payload: bytes, kernel: Kernel) -> MachineListing:
+    try:
+        return msgspec.json.decode(payload, type=MachineListing)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise JournalCorrupt(f"the listing of {kernel.id} is damaged ({error}): profile the kernel again") from error

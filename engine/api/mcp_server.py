@@ -358,7 +358,7 @@ def _measuring(server: MCPServer[Any], clients: Clients) -> None:
 
     @tool
     async def profile(access: AgentAccess, session: SessionName, kernel: KernelId, ctx: _Context) -> Data:
-        """Read the hardware counters of a kernel and keep them in the session. Costs one verdict."""
+        """Read a kernel's hardware counters, on a CPU also its hot code, and keep them in the session. Costs one verdict."""
         access.check_budget()
         session_ = access.session(session)
         wanted = session_.kernel(kernel)
@@ -368,6 +368,6 @@ def _measuring(server: MCPServer[Any], clients: Clients) -> None:
         await asyncio.to_thread(session_.submit, lambda view: [found.command(view)])
         return {
             "kernel": kernel,
-            "read": bool(found.profile.tool),
+            "read": found.profile.was_read,
             "evidence": list(context.evidence(session_.state, session_.kernel(kernel))),
         }

@@ -28,8 +28,8 @@ class KernelProfile:
 
     def command(self, view: Steering) -> RecordProfile:
         """The command that keeps the counters in the session."""
-        if self.profile.log:
-            view.store_blob(self.payloads[self.profile.log])
+        for name in self.profile.blobs:
+            view.store_blob(self.payloads[name])
         return RecordProfile(self.kernel.id, self.profile)
 
 

@@ -11,13 +11,14 @@ from engine.cli import options as o
 from engine.cli.drive import drive
 from engine.cli.output import show, show_json
 from engine.cli.session_access import read_state, session_argument
+from engine.domain import hot_code
 from engine.journal import store
 from engine.journal.blobs import Blobs
 from engine.report.text.lines import Line, Span, Tone, line
 from engine.session.seeds import kernel_of
 from engine.toolchain.listing import ListedInstruction, ListingChange, MachineListing, listing_diff
 
-_SAMPLES = "no samples per instruction: the profile has totals only (`espalier kernel profile`)"
+_NO_SAMPLES = "not sampled: `espalier kernel profile` samples the program counter on a CPU"
 _CONTEXT = 3
 
 
@@ -29,8 +30,9 @@ _CONTEXT = 3
 def machine_code(session: str, kernel: str, against: str | None, as_json: bool) -> None:
     """List the machine code of KERNEL of SESSION, with the source lines it came from.
 
-    The kernel is built once more with line tables, for the device that the session ran on; no device is needed. With --diff,
-    addresses and the numbers of registers make no difference.
+    The kernel is built once more with line tables, for the device that the session ran on; no device is needed. Where `espalier
+    kernel profile` sampled the program counter, each instruction shows its share of the samples. With --diff, addresses and the
+    numbers of registers make no difference.
     """
     folder = store.resolve(session)
     state = read_state(folder)
@@ -44,13 +46,15 @@ def machine_code(session: str, kernel: str, against: str | None, as_json: bool) 
     if as_json:
         rows = [
             {"sign": c.sign.strip(), "function": c.instruction.function, "address": c.instruction.address,
-             "text": c.instruction.text, "line": c.instruction.line}
+             "text": c.instruction.text, "line": c.instruction.line, "samples": c.instruction.samples}
             for c in changes
         ]  # fmt: skip
-        show_json({"kernel": target.id, "against": against, "tool": found.tool, "samples": None, "instructions": rows})
+        total = found.samples or None
+        show_json({"kernel": target.id, "against": against, "tool": found.tool, "samples": total, "instructions": rows})
         return
     source = Blobs(folder).text(target.source).splitlines()
-    show([line(Span(f"{target.id}: {len(found.instructions)} instructions, {found.tool}; {_SAMPLES}", Tone.FAINT))])
+    samples = f"{found.samples:,} samples: {hot_code.SKID}" if found.samples else _NO_SAMPLES
+    show([line(Span(f"{target.id}: {len(found.instructions)} instructions, {found.tool}; {samples}", Tone.FAINT))])
     show(_diff_lines(changes) if other is not None else _listing_lines(found, source))
 
 
@@ -65,7 +69,7 @@ def _listing_lines(found: MachineListing, source: Sequence[str]) -> Iterator[Lin
             at = one.line
             if 0 < at <= len(source):
                 yield line(Span(f"  {at:>4} │ {source[at - 1].strip()}", Tone.GOOD))
-        yield _instruction(one, "")
+        yield _instruction(one, "", found.samples)
     if not found.has_lines:
         yield line(Span("the compiler gave no source lines", Tone.FAINT))
 
@@ -85,6 +89,8 @@ def _diff_lines(changes: Sequence[ListingChange]) -> Iterator[Line]:
         yield _instruction(change.instruction, change.sign)
 
 
-def _instruction(one: ListedInstruction, sign: str) -> Line:
+def _instruction(one: ListedInstruction, sign: str, samples: int = 0) -> Line:
+    """``samples`` are those of all instructions; 0 if there are none to show."""
     tone = {"+": Tone.GOOD, "-": Tone.BAD}.get(sign, Tone.PLAIN)
-    return line(Span(f"{sign:1}"), Span(f" {one.address:>6x}  ", Tone.FAINT), Span(one.text, tone))
+    share = [Span(f"{hot_code.share_words(one.samples, samples):>6} ", Tone.WARN)] if samples else []
+    return line(Span(f"{sign:1}"), *share, Span(f" {one.address:>6x}  ", Tone.FAINT), Span(one.text, tone))

@@ -1,4 +1,4 @@
-"""``espalier kernel profile``: hardware counters of one kernel of a session, kept in its journal."""
+"""``espalier kernel profile``: hardware counters and hot code of one kernel of a session, kept in its journal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.cli.exit_codes import DONE, FAILED, end
 from engine.cli.output import show, show_json
 from engine.cli.session_access import asking_author, read_state, session_argument
 from engine.cli.verbosity import verbosity
-from engine.domain import bottleneck, queries
+from engine.domain import bottleneck, hot_code, queries
 from engine.domain import profile as profiles
 from engine.domain.profile import Profile
 from engine.domain.state import Kernel, SessionState
@@ -28,12 +28,13 @@ from engine.session.steer import steer
 @o.json_option
 @verbosity
 def profile(session: str, kernel: str, device: str | None, as_json: bool) -> None:
-    """Read the hardware counters of KERNEL of SESSION, and name its likely bottleneck.
+    """Read the hardware counters of KERNEL of SESSION, and name its likely bottleneck and its hot code.
 
     On a GPU: one call under Nsight Compute, with utilisation and warp stalls. On a CPU: the mean of many calls under perf, with
-    instructions, cycles, cache and branch misses. Each figure is compared with that of the kernel's parent, if the parent was
-    profiled on the same device. The profile is kept in the session and shown to models. Exit status: 0 when counters were read,
-    1 when they could not be read; the reason is printed.
+    instructions, cycles, cache and branch misses; and samples of the program counter in a further run, which need no counters:
+    the source lines in which the kernel spends its time. Each counter is compared with that of the kernel's parent, if the
+    parent was profiled on the same device. The profile is kept in the session and shown to models. Exit status: 0 when counters
+    or samples were read, 1 when neither could be read; the reason is printed.
     """
     folder = store.resolve(session)
     state = read_state(folder)
@@ -48,7 +49,7 @@ def profile(session: str, kernel: str, device: str | None, as_json: bool) -> Non
         show_json(_json_object(target, measured, before, summary))
     else:
         show(_lines(target, measured, before, summary))
-    end(DONE if measured.tool else FAILED)
+    end(DONE if measured.was_read else FAILED)
 
 
 def _parent_profile(state: SessionState, kernel: Kernel) -> Profile | None:
@@ -58,7 +59,7 @@ def _parent_profile(state: SessionState, kernel: Kernel) -> Profile | None:
 
 def _lines(kernel: Kernel, profile: Profile, before: Profile | None, summary: str) -> list[Line]:
     if not profile.tool:
-        return [line(Span(kernel.id, Tone.STRONG), Span(f" {profiles.line(profile)}", Tone.WARN))]
+        return [line(Span(kernel.id, Tone.STRONG), Span(f" {profiles.line(profile)}", Tone.WARN)), *_hot_lines(profile)]
     many = f"mean of {profile.calls} calls" if profile.calls > 1 else "one call"
     how = f" on {profile.device}, {many}{f' of {profile.launches} launches' if profile.launches > 1 else ''}, by {profile.tool}"
     rows = [
@@ -72,7 +73,16 @@ def _lines(kernel: Kernel, profile: Profile, before: Profile | None, summary: st
         *table(rows),
         *([line(summary)] if summary else []),
         *([line(Span(profile.note, Tone.FAINT))] if profile.note else []),
+        *_hot_lines(profile),
     ]
+
+
+def _hot_lines(profile: Profile) -> list[Line]:
+    """The hottest lines with their shares."""
+    if profile.hot is None:
+        return []
+    rows = [(Span(row.words, Tone.STRONG), Span(row.place), Span(row.text)) for row in hot_code.rows(profile.hot)]
+    return [line(f"hot code, of {profile.hot.samples:,} samples:"), *table(rows), line(Span(hot_code.SKID, Tone.FAINT))]
 
 
 def _json_object(kernel: Kernel, profile: Profile, before: Profile | None, summary: str) -> dict[str, object]:
@@ -87,5 +97,12 @@ def _json_object(kernel: Kernel, profile: Profile, before: Profile | None, summa
         "metrics": dict(profile.metrics),
         "stalls_percent": dict(profile.stalls),
         "summary": summary,
+        "hot_code": None
+        if (hot := profile.hot) is None
+        else {
+            "samples": hot.samples,
+            "elsewhere": dict(hot.elsewhere),
+            "lines": [{"line": one.line, "text": one.text, "samples": one.samples} for one in hot.lines],
+        },
         "parent_metrics": dict(before.metrics) if before is not None and before.device == profile.device else None,
     }

@@ -1,4 +1,4 @@
-"""Hardware counters of one call of a kernel, and how they changed from its parent. Pure.
+"""Hardware counters of one call of a kernel, how they changed from its parent, and the kernel's hot code. Pure.
 
 Metrics have fixed names, independent of the tool. A call of several launches is one profile: durations add up, percentages are
 weighted by duration, and registers and shared memory are the maximum. On a CPU, metrics are means over many calls.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from engine.domain.hot_code import HotCode
 from engine.domain.model import Blob
 
 METRICS: Mapping[str, tuple[str, str]] = {
@@ -57,6 +58,18 @@ class Profile:
     """Why nothing was read, or what is missing."""
     log: Blob = ""
     seconds: float = 0.0
+    hot: HotCode | None = None
+    """Where the kernel spends its time, read in a run of its own; ``None`` if that is not known."""
+
+    @property
+    def was_read(self) -> bool:
+        """Whether anything was: counters, or hot code."""
+        return bool(self.tool) or self.hot is not None
+
+    @property
+    def blobs(self) -> tuple[Blob, ...]:
+        """The payloads that it names."""
+        return tuple(filter(None, (self.log, self.hot.listing if self.hot is not None else "")))
 
     @property
     def calls(self) -> int:
@@ -117,7 +130,7 @@ def rows(profile: Profile, before: Profile | None = None) -> Iterator[ProfileRow
 
 
 def line(profile: Profile, before: Profile | None = None) -> str:
-    """The whole profile on one line, for a log or a prompt."""
+    """The counters on one line, for a log or a prompt."""
     if not profile.tool:
         return f"counters not read: {profile.note}"
     figures = [f"{row.label} {row.words}{f' ({row.moved})' if row.moved else ''}" for row in rows(profile, before)]

@@ -194,7 +194,7 @@ def parents_without_counters(state: SessionState, current: Round) -> Iterator[Ke
     """
     proposes = state.models.source not in (PLAYBOOK, AGENT)
     here = [k.profile for k in state.kernels.values() if k.profile is not None and k.epoch == state.epoch]
-    readable = not here or any(profile.tool for profile in here)
+    readable = not here or any(profile.was_read for profile in here)
     if not (state.models.profiling and proposes and readable):
         return
     for kernel in map(state.kernels.get, current.parents):

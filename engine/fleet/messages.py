@@ -273,7 +273,7 @@ def one_line(text: str) -> str:
     return printable(" ".join(text[:_LONGEST_LINE].split()))
 
 
-_BLOB_FIELDS = ("log", "raw", "header")
+_BLOB_FIELDS = ("log", "raw", "header", "listing")
 
 
 def _blobs_in(result: object) -> frozenset[Blob]:

@@ -75,7 +75,7 @@ _ADDED: Mapping[str, tuple[object, ...]] = {
     "members": ([], ()),
     "choices": ([], ()),
     "regime": ("",),
-    **dict.fromkeys(("clock", "sustained"), (None,)),
+    **dict.fromkeys(("clock", "sustained", "hot"), (None,)),
     "back_to_back": (False,),
     "failed_on": (None,),
 }

@@ -90,7 +90,8 @@ class CachedVerdictBench:
         known = self._recorded(kernel)
         if known is not None:
             found = known.profile or Profile(0, note=f"not read in {self.name}")
-            return w.Profiled(replace(found, log=""))
+            hot = replace(found.hot, listing="") if found.hot is not None else None
+            return w.Profiled(replace(found, log="", hot=hot))
         return await self.bench.read_counters(kernel, code, say)
 
     async def close(self) -> None:

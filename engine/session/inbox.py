@@ -127,8 +127,8 @@ def blobs_of(command: c.Command) -> tuple[str, ...]:
             return (command.source,)
         case c.AnswerCall():
             return (command.reply,)
-        case c.RecordProfile(profile=profile) if profile.log:
-            return (profile.log,)
+        case c.RecordProfile(profile=profile):
+            return profile.blobs
         case _:
             return ()
 

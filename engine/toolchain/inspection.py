@@ -144,7 +144,11 @@ async def listing_tool(binary: Path) -> tuple[str, ...] | Uninspected:
     """The command that lists a binary's instructions with their source lines, where its format and the tool have them."""
     if binary.suffix == ".so" and not _embeds_device_code(binary):
         objdump = shutil.which(_NATIVE_TOOL[0])
-        return (objdump, "-l", "-C", *_NATIVE_TOOL[1:]) if objdump else Uninspected("objdump is missing: install binutils")
+        return (
+            (objdump, "-l", "--inlines", "-C", *_NATIVE_TOOL[1:])
+            if objdump
+            else Uninspected("objdump is missing: install binutils")
+        )
     found = await _device_tool(_CUBIN_TOOLS if binary.suffix == ".cubin" else _EMBEDDED_TOOLS)
     if found is None:
         return Uninspected("nvdisasm is missing: install the CUDA toolkit's binary utilities")

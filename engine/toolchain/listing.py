@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from engine.domain.model import Dialect
 from engine.sandbox.confinement import Confinement, run_confined
-from engine.toolchain.build import BuildFailure, BuildRequest, build_with
+from engine.toolchain.build import Artefact, BuildFailure, BuildOutcome, BuildRequest, build_with
 from engine.toolchain.device_images import cubins
 from engine.toolchain.inspection import Uninspected, listing_tool
 from engine.toolchain.recipes import recipe_for
@@ -31,6 +31,7 @@ _SASS = re.compile(r"^\s*/\*(?P<at>[0-9a-f]{4,})\*/\s+(?P<text>.*?)\s*;?\s*(?:/\
 _SASS_LABEL = re.compile(r"^\s*\.L_x?_?\w+:")
 _NATIVE_FUNCTION = re.compile(r"^[0-9a-f]+ <(?P<name>[^>]+)>:$")
 _NATIVE_LINE = re.compile(r"^(?P<file>/\S+|[\w.+-]+\.\w+):(?P<line>\d+)(?: \(discriminator \d+\))?$")
+_NATIVE_INLINED = re.compile(r"^inlined by (?P<file>/\S+|[\w.+-]+\.\w+):(?P<line>\d+)")
 _NATIVE = re.compile(r"^\s+(?P<at>[0-9a-f]+):\s+(?P<text>\S.*?)\s*(?:#.*)?$")
 
 _NORMAL = (
@@ -58,6 +59,7 @@ class ListedInstruction:
     address: int
     text: str
     line: int
+    samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class MachineListing:
 
     instructions: tuple[ListedInstruction, ...]
     tool: str
+    samples: int = 0
+    """Those of the program counter in all, if it was sampled."""
 
     @property
     def has_lines(self) -> bool:
@@ -84,12 +88,22 @@ async def machine_listing(request: BuildRequest, confinement: Confinement) -> Ma
     """Build the kernel with line tables, and list its instructions. Raises as ``build`` does."""
     if request.dialect is Dialect.PYTHON:
         return Uninspected(f"{request.name} is a module: it compiles its kernels when it runs")
+    built = await build_with_lines(request, confinement)
+    if isinstance(built, BuildFailure):
+        return Uninspected(f"{request.name} does not build: {built.reason}")
+    return await list_binary(built, confinement)
+
+
+async def build_with_lines(request: BuildRequest, confinement: Confinement) -> BuildOutcome:
+    """The kernel with line tables. Raises as ``build`` does."""
     recipe = await recipe_for(request.dialect, request.contract, request.arch, request.tunables)
     if flag := _LINE_TABLES.get(request.dialect, ""):
         recipe = replace(recipe, argv=(recipe.argv[0], flag, *recipe.argv[1:]))
-    built = await build_with(request, recipe, confinement)
-    if isinstance(built, BuildFailure):
-        return Uninspected(f"{request.name} does not build: {built.reason}")
+    return await build_with(request, recipe, confinement)
+
+
+async def list_binary(built: Artefact, confinement: Confinement) -> MachineListing | Uninspected:
+    """The instructions of a built kernel."""
     if built.binary.suffix != ".images":
         return await _listed(built.binary, confinement)
     found: list[ListedInstruction] = []
@@ -140,18 +154,31 @@ def parse_sass(lines: Sequence[str]) -> Iterator[ListedInstruction]:
 
 
 def parse_native(lines: Sequence[str]) -> Iterator[ListedInstruction]:
-    """The instructions of a listing of ``objdump -d -l``, of functions that have a line of the kernel's code."""
-    function, source = "", 0
+    """The instructions of a listing of ``objdump -d -l --inlines``, of functions that have a line of the kernel's code.
+
+    Code inlined from elsewhere, an intrinsic for example, counts for the line of the kernel that called it.
+    """
+    function, here, called, chain_open = "", 0, 0, False
     held: list[ListedInstruction] = []
     for line in [*lines, "0 <end>:"]:
         if match := _NATIVE_FUNCTION.match(line):
             if any(one.line for one in held):
                 yield from held
-            function, source, held = match["name"], 0, []
+            function, here, called, held = match["name"], 0, 0, []
         elif match := _NATIVE_LINE.match(line):
-            source = int(match["line"]) if Path(match["file"]).name == "kernel.cpp" else 0
-        elif (match := _NATIVE.match(line)) and not match["text"].startswith(("nop", "data16", "cs nop")):
-            held.append(ListedInstruction(function, int(match["at"], 16), " ".join(match["text"].split()), source))
+            here, called, chain_open = _own_line(match), 0, True
+        elif match := _NATIVE_INLINED.match(line):
+            # Without a location before it, it is another chain of calls to the same place.
+            called, chain_open = (called if chain_open else 0) or _own_line(match), True
+        elif match := _NATIVE.match(line):
+            chain_open = False
+            if not match["text"].startswith(("nop", "data16", "cs nop")):
+                text = " ".join(match["text"].split())
+                held.append(ListedInstruction(function, int(match["at"], 16), text, here or called))
+
+
+def _own_line(match: re.Match[str]) -> int:
+    return int(match["line"]) if Path(match["file"]).name == "kernel.cpp" else 0
 
 
 def normal_text(text: str) -> str:

@@ -40,7 +40,7 @@ from engine.trial.judge_session import JudgeSession, OpenedProblem, silent, with
 from engine.trial.kernel_builds import Binaries, BuildTarget, KernelBuilds, case_of, kernel_build
 from engine.trial.kernel_builds import BuiltKernel as BuiltKernel
 from engine.trial.kernel_builds import KernelSpec as KernelSpec
-from engine.trial.tools import ncu, perf, sanitizers
+from engine.trial.tools import ncu, pc_sampling, perf, sanitizers
 
 Say = Callable[[str], None]
 StoreBlob = Callable[[bytes], Blob]
@@ -233,15 +233,13 @@ class TrialBench:
         return replace(result, seconds=time.monotonic() - began)
 
     async def profile_kernel(self, kernel: KernelSpec, say: Say) -> Profile:
-        """Hardware counters of a kernel's calls on fresh inputs of the workload: one call on a GPU, many on a CPU."""
+        """Hardware counters of a kernel's calls on fresh inputs of the workload: one on a GPU, many and hot code on a CPU."""
         async with self.device_held(say):
             return await self._profile(kernel, say)
 
     async def _profile(self, kernel: KernelSpec, say: Say) -> Profile:
         on_cpu = self._assignment.device == "cpu"
         support = await perf.perf_support() if on_cpu else None
-        if isinstance(support, str):
-            return Profile(0, note=support)
         opened = await self.open()
         workload = self._assignment.workload
         try:
@@ -253,9 +251,19 @@ class TrialBench:
         subject = ncu.ProfiledKernel(case, opened.device, plan, scalars)
         say(f"profiling {'calls' if on_cpu else 'one call'} of {kernel.name}")
         common = (self._judge.draw, await detect(), self._store)
-        if support is not None:
-            return await perf.profile_cpu(subject, support, *common, cold=self._assignment.cold)
-        return await ncu.profile_gpu(subject, *common, cold=self._assignment.cold)
+        cold = self._assignment.cold
+        if support is None:
+            return await ncu.profile_gpu(subject, *common, cold=cold)
+        if isinstance(support, str):
+            counters = Profile(0, note=support)
+        else:
+            counters = await perf.profile_cpu(subject, support, *common, cold=cold)
+        if kernel.dialect is Dialect.PYTHON:
+            return counters
+        hot = await pc_sampling.sample_cpu(subject, *common, cold=cold)
+        if isinstance(hot, str):
+            return replace(counters, note="; ".join(filter(None, (counters.note, f"hot code unknown: {hot}"))))
+        return replace(counters, hot=hot, device=opened.device.name)
 
     async def _request_verdict(
         self, kernel: KernelSpec, say: Say, request: Callable[[p.Candidate], p.Request]

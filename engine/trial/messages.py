@@ -18,6 +18,17 @@ COUNTED_CALLS = "espalier: counted calls: "
 """``engine.trial.runner.profile_loop`` prints this and the number of calls that were counted."""
 
 
+SAMPLED_ADDRESSES = "espalier: sampled addresses: "
+"""``engine.trial.runner.sample_loop`` prints this and a ``SampledAddresses`` as JSON."""
+
+
+class SampledAddresses(msgspec.Struct, frozen=True):
+    """Samples of the program counter: ``inside`` the kernel's shared object by offset in it, ``elsewhere`` by file name."""
+
+    inside: dict[int, int]
+    elsewhere: dict[str, int]
+
+
 class Message(msgspec.Struct, frozen=True, tag=True):
     """Base of all messages; the class name travels as the tag."""
 

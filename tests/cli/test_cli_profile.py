@@ -7,12 +7,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 from support import builders as b
 from support.program import Call
 
 from engine.api import profiling
 from engine.domain.profile import Profile
+from engine.ideas.prompts import context
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
 from engine.journal.lock import WriterLock
@@ -33,7 +35,10 @@ class Counting:
 
     async def profile_kernel(self, source: KernelSpec, say: Callable[[str], None]) -> Profile:
         say("reading")
-        return replace(self.found, log=self._put(b"==PROF== the tool's own words"))
+        log = self._put(b"==PROF== the tool's own words")
+        listing = self._put(msgspec.json.encode(b.machine_listing()))
+        hot = replace(self.found.hot, listing=listing) if self.found.hot is not None else None
+        return replace(self.found, log=log, hot=hot)
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -91,6 +96,52 @@ def test_the_reason_for_missing_counters_is_printed_and_kept(
     kept = store.state_of(recorded).kernels["k1"].profile
     assert kept is not None
     assert kept.note == "only administrators may"
+
+
+def test_samples_are_a_profile_where_there_are_no_counters(
+    espalier: Call, recorded: Path, counting: type[Counting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "found", Profile(0, note="no counters here", hot=b.hot_code("")))
+    result = espalier("kernel", "profile", "scripted", "k1")
+    assert result.status == 0
+    assert "counters not read: no counters here" in result.out
+    rows = [line.split() for line in result.out.splitlines() if "%" in line]
+    assert rows == [
+        ["80", "%", "line", "2", "extern", "second"],
+        ["15", "%", "libm.so.6"],
+        ["5.0", "%", "line", "1", "//", "first"],
+    ]
+    found = espalier("kernel", "profile", "scripted", "k1", "--json").json()["hot_code"]
+    assert (found["samples"], found["lines"][0]["line"], found["elsewhere"]) == (1000, 2, {"libm.so.6": 150})
+    assert "line 2 `extern second` 80 %" in espalier("kernel", "show", "scripted", "k1").out
+    state = store.state_of(recorded)
+    kernel = state.kernels["k1"]
+    (hot,) = [text for text in context.evidence(state, kernel) if text.startswith("hot code")]
+    assert hot.endswith(
+        "line 2 `extern second` 80 %, libm.so.6 15 %, line 1 `// first` 5.0 % of 1,000 samples of the program counter"
+    )
+    (line,) = progress.lines(state, journal.read(recorded).entries[-1], state)
+    assert "".join(span.text for span in line).startswith("k1 profiled: hot: line 2 `extern second` 80 %")
+
+
+def test_the_listing_of_a_sampled_kernel_is_read_from_the_session(
+    espalier: Call, recorded: Path, counting: type[Counting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "found", Profile(0, note="no counters here", hot=b.hot_code("")))
+    assert espalier("kernel", "profile", "scripted", "k1").status == 0
+    result = espalier("kernel", "machine-code", "scripted", "k1")
+    assert result.status == 0
+    assert "3 instructions, objdump; 1,000 samples: a sample names the instruction after the one that waited" in result.out
+    fused = next(line for line in result.out.splitlines() if "vfmadd132ps" in line)
+    assert fused.split()[:3] == ["70", "%", "1104"]
+    found = espalier("kernel", "machine-code", "scripted", "k1", "--json").json()
+    assert found["samples"] == 1000
+    assert [one["samples"] for one in found["instructions"]] == [50, 700, 100]
+    same = espalier("kernel", "machine-code", "scripted", "k1", "--diff", "k1")
+    assert "+0 −0 instructions" in same.out
+    hot = store.state_of(recorded).kernels["k1"].profile.hot  # type: ignore[union-attr]
+    Blobs(recorded).path(hot.listing).write_bytes(b"{")  # type: ignore[union-attr]
+    assert "is damaged" in espalier("kernel", "machine-code", "scripted", "k1").err
 
 
 def test_a_locked_session_and_an_unknown_kernel_are_refused_first(

@@ -20,10 +20,12 @@ from engine.domain import preparation as p
 from engine.domain import rules
 from engine.domain import work as w
 from engine.domain.folds import advance
+from engine.domain.hot_code import HotCode, HotLine
 from engine.domain.profile import Profile
 from engine.domain.regimes import ClockAndPower, Sustained
 from engine.domain.settings import Settings
 from engine.domain.state import SessionState
+from engine.toolchain.listing import ListedInstruction, MachineListing
 
 START = 1_795_000_000.0
 """When every fixture's session opens: 18 November 2026, UTC."""
@@ -113,6 +115,19 @@ def profile(duration_us: float = 812.25) -> Profile:
         0, "ncu", "a machine", 2, {"duration_us": duration_us, "dram_percent": 86.5, "registers": 32.0},
         {"long scoreboard": 60.0, "barrier": 30.0}, log=digest("ncu"), seconds=14.5,
     )  # fmt: skip
+
+
+def machine_listing() -> MachineListing:
+    """A loop over the second line of a kernel, and what surrounds it."""
+    loop = ListedInstruction("launch", 0x1104, "vfmadd132ps %ymm0,%ymm1,%ymm0", 2, 700)
+    jump = ListedInstruction("launch", 0x1109, "jne 1104 <launch+0x4>", 2, 100)
+    return MachineListing((ListedInstruction("launch", 0x1100, "mov %rdi,%rax", 1, 50), loop, jump), "objdump", 1000)
+
+
+def hot_code(listing: m.Blob) -> HotCode:
+    """The samples of ``machine_listing``, some of them in a library."""
+    lines = (HotLine(2, "extern second", 800), HotLine(1, "// first", 50))
+    return HotCode(1000, lines, {"libm.so.6": 150}, listing)
 
 
 def verification() -> m.Verification:

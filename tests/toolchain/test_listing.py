@@ -55,6 +55,36 @@ def test_device_code_has_lines_of_the_kernels_own_file() -> None:
     ]
 
 
+INLINED = """
+0000000000001100 <launch>:
+launch():
+/tmp/build/kernel.cpp:12
+    1100:\tdec    %eax
+_mm256_fmadd_ps():
+/usr/lib/gcc/include/fmaintrin.h:65
+inlined by /tmp/build/kernel.cpp:13 (launch)
+    1102:\tvfmadd132ps %ymm0,%ymm1,%ymm0
+inlined by /tmp/build/kernel.cpp:20 (launch)
+    1107:\tvfmadd132ps %ymm0,%ymm1,%ymm0
+helper():
+/tmp/build/kernel.cpp:5 (discriminator 3)
+inlined by /tmp/build/kernel.cpp:17 (launch)
+    1110:\tvmulps %ymm0,%ymm1,%ymm0
+std::max():
+/usr/include/c++/12/bits/stl_algobase.h:260
+inlined by /usr/include/c++/12/bits/stl_algobase.h:300 (launch)
+inlined by /tmp/build/kernel.cpp:6 (launch)
+inlined by /tmp/build/kernel.cpp:18 (launch)
+    1114:\tvmaxss %xmm1,%xmm0,%xmm1
+""".splitlines()
+
+
+def test_inlined_code_counts_for_the_line_of_the_kernel_that_called_it() -> None:
+    assert [(one.address, one.line) for one in parse_native(INLINED)] == [
+        (0x1100, 12), (0x1102, 13), (0x1107, 20), (0x1110, 5), (0x1114, 6),
+    ]  # fmt: skip
+
+
 def test_processor_code_is_that_of_functions_with_a_line_of_the_kernel() -> None:
     assert list(parse_native(NATIVE)) == [
         ListedInstruction("launch", 0x1100, "mov %rdi,%rax", 3),

@@ -120,26 +120,33 @@ def test_a_refusal_of_the_profiler_is_its_last_line(monkeypatch: pytest.MonkeyPa
         asyncio.run(kernel_tools.profile_kernel(tmp_path, "k9"))
 
 
+HOT = {"samples": 2000, "lines": [{"line": 7, "text": "s += x[i];", "samples": 800}], "elsewhere": {"libm.so.6": 1200}}
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [({"summary": "memory-bound", "reason": ""}, "memory-bound"), ({"summary": "", "reason": "no perf here"}, "no perf here")],
+    [
+        ({"summary": "memory-bound", "reason": "", "hot_code": None}, "memory-bound"),
+        ({"summary": "", "reason": "no perf here", "hot_code": None}, "no perf here"),
+        ({"summary": "", "reason": "no perf here", "hot_code": HOT}, "line 7 `s += x[i];` has 40 % of 2,000 samples."),
+    ],
 )
 def test_the_profilers_summary_or_its_reason_is_shown(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: dict[str, str], words: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: dict[str, object], words: str
 ) -> None:
     monkeypatch.setattr(kernel_tools, "_PROGRAM", (sys.executable, "-c", f"print({json.dumps(answer)!r})"))
     assert asyncio.run(kernel_tools.profile_kernel(tmp_path, "k1")) == words
 
 
 ROWS = [
-    {"sign": "", "function": "launch", "address": 0, "text": "mov %rdi,%rax", "line": 1},
-    {"sign": "+", "function": "launch", "address": 16, "text": "@!P0 BRA .L", "line": 0},
+    {"sign": "", "function": "launch", "address": 0, "text": "mov %rdi,%rax", "line": 1, "samples": 0},
+    {"sign": "+", "function": "launch", "address": 16, "text": "@!P0 BRA .L", "line": 0, "samples": 0},
 ]
 
 
 def test_8_shows_the_machine_code_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "session"
-    answer = json.dumps({"kernel": "k1", "tool": "objdump", "instructions": ROWS})
+    answer = json.dumps({"kernel": "k1", "tool": "objdump", "samples": None, "instructions": ROWS})
     monkeypatch.setattr(kernel_tools, "_PROGRAM", (sys.executable, "-c", f"print({answer!r})"))
     shown: list[str] = []
 

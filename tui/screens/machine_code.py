@@ -1,8 +1,10 @@
-"""The machine code of a kernel over the session screen: a listing with source lines, or the diff against the marked kernel."""
+"""The machine code of a kernel over the session screen: a listing with source lines and samples of the program counter, or the
+diff against the marked kernel."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 from textual import work
 from textual.app import ComposeResult
@@ -11,18 +13,19 @@ from textual.containers import Vertical
 from textual.content import Content
 
 from engine.domain.errors import EspalierError
+from engine.domain.model import Dialect
 from engine.domain.state import Kernel
-from tui.bridge import Bridge
-from tui.kernel_tools import machine_code
+from tui.bridge import Bridge, Capability
+from tui.kernel_tools import machine_code, profile_kernel
 from tui.screens.dialogs import MOTIONS, Dialog
 from tui.viewmodel import machine_code as listings
 from tui.viewmodel.cells import BLANK
-from tui.viewmodel.pages import empty_page, paragraph
+from tui.viewmodel.pages import paragraph
 from tui.widgets.lines import LinesView
 
 
 class MachineCodeScreen(Dialog[None]):
-    """Builds the kernel once more with line tables; that takes some seconds."""
+    """A sampled kernel has its listing in the session. Any other is built once more with line tables, for some seconds."""
 
     CSS = """
     MachineCodeScreen {
@@ -31,7 +34,12 @@ class MachineCodeScreen(Dialog[None]):
         & LinesView { height: 1fr; }
     }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "close", "Close"), *MOTIONS]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "close", "Close"),
+        Binding("h", "hottest", "Hottest first", show=False),
+        Binding("H", "sample", "Sample", show=False),
+        *MOTIONS,
+    ]
 
     def __init__(self, bridge: Bridge, kernel: Kernel, against: str = "") -> None:
         """``against``: the kernel to compare with; empty for a listing."""
@@ -39,32 +47,94 @@ class MachineCodeScreen(Dialog[None]):
         self._bridge = bridge
         self._kernel = kernel
         self._against = against
+        self._found: Mapping[str, Any] | None = None
+        self._hottest_first = False
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             words = f" compared with {self._against}" if self._against else ""
             box.border_title = Content(f"machine code of {self._kernel.id}{words}")
-            box.border_subtitle = Content("Esc closes")
             yield LinesView()
 
     def on_mount(self) -> None:
         page = self.query_one(LinesView)
-        page.lines = empty_page("compiling with line tables …")
+        self._say("compiling with line tables …")
         page.focus()
         self._load()
 
-    @work
+    def on_resize(self) -> None:
+        """Bars and lines depend on the width."""
+        self._show()
+
+    @work(exclusive=True, group="machine-code")
     async def _load(self) -> None:
-        page = self.query_one(LinesView)
         try:
-            found = await machine_code(self._bridge.folder, self._kernel.id, self._against)
+            self._found = self._recorded() or await machine_code(self._bridge.folder, self._kernel.id, self._against)
         except EspalierError as error:
-            page.lines = (BLANK, *paragraph(str(error), page.size.width))
+            self._say(str(error))
+        else:
+            self._show()
+
+    def _recorded(self) -> Mapping[str, Any] | None:
+        """The sampled listing that the session holds."""
+        profile = self._kernel.profile
+        if self._against or profile is None or profile.hot is None or not profile.hot.listing:
+            return None
+        return listings.recorded(self._bridge.read_blob(profile.hot.listing))
+
+    def _show(self) -> None:
+        found, page = self._found, self.query_one(LinesView)
+        self.query_one(Vertical).border_subtitle = Content(" · ".join(self._keys()))
+        if found is None:
             return
         if self._against:
             page.lines = listings.difference(found)
+            return
+        draw = listings.hottest if self._hottest_first else listings.listing
+        page.lines = draw(found, self._bridge.code_of(self._kernel), self._kernel.dialect, page.size.width)
+
+    def _keys(self) -> Iterator[str]:
+        if self._sampled:
+            yield "h listing" if self._hottest_first else "h hottest first"
+        elif self._can_sample:
+            yield "H samples it"
+        yield "Esc closes"
+
+    @property
+    def _sampled(self) -> bool:
+        return self._found is not None and not self._against and bool(self._found["samples"])
+
+    @property
+    def _can_sample(self) -> bool:
+        on_cpu = self._kernel.dialect is Dialect.CPP
+        return on_cpu and self._found is not None and not self._against and self._bridge.can(Capability.SUBMIT)
+
+    def action_hottest(self) -> None:
+        """Show the hottest lines first, or the listing again."""
+        if self._sampled:
+            self._hottest_first = not self._hottest_first
+            self.query_one(LinesView).scroll_home(animate=False)
+            self._show()
+
+    @work(exclusive=True, group="machine-code")
+    async def action_sample(self) -> None:
+        """Profile the kernel, and list it with its samples."""
+        if not self._can_sample:
+            return
+        self._found = None
+        self._say("sampling the program counter; it waits while the device is in use …")
+        try:
+            await profile_kernel(self._bridge.folder, self._kernel.id)
+            self._found = await machine_code(self._bridge.folder, self._kernel.id)
+        except EspalierError as error:
+            self._say(str(error))
         else:
-            page.lines = listings.listing(found, self._bridge.code_of(self._kernel), self._kernel.dialect)
+            self._show()
+
+    def _say(self, words: str) -> None:
+        page = self.query_one(LinesView)
+        page.lines = (BLANK, *paragraph(words, page.size.width))
+        self.query_one(Vertical).border_subtitle = Content("Esc closes")
 
     def action_close(self) -> None:
         """Return to the session."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from engine.domain import bottleneck, corroboration, instruction_mix, profile, queries
+from engine.domain import bottleneck, corroboration, hot_code, instruction_mix, profile, queries
+from engine.domain.hot_code import HotCode
 from engine.domain.mismatch import Mismatch
 from engine.domain.mismatch_words import failed_workload_rows, mismatch_rows
 from engine.domain.model import FailedWorkload, Resources
@@ -287,11 +288,12 @@ def resources(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...
 
 
 def _counters(state: SessionState, kernel: Kernel, parent: Kernel | None, room: int) -> list[Line]:
-    """The hardware counters of one call and their summary, if ``espalier kernel profile`` recorded them."""
+    """The hardware counters of one call and their summary, and the hot code, if ``espalier kernel profile`` recorded them."""
     found = kernel.profile
     if found is None:
         return []
-    lines = [BLANK, section("counters", room)]
+    hot = _hot_lines(found.hot, room) if found.hot is not None else []
+    lines = [*hot, BLANK, section("counters", room)]
     if not found.tool:
         return [
             *lines,
@@ -303,6 +305,17 @@ def _counters(state: SessionState, kernel: Kernel, parent: Kernel | None, room: 
     ]
     words = bottleneck.summary(found, state.preparation.bytes_moved if state.preparation else 0)
     return [*lines, *table(rows), *(paragraph(words, room) if words else ())]
+
+
+def _hot_lines(hot: HotCode, room: int) -> list[Line]:
+    """The hottest source lines with their shares."""
+    bar = max(6, min(16, room - 60))
+    rows: list[tuple[str, Sequence[Cell]]] = [
+        (row.place, (*fmt.meter(row.share, bar, Ink.WARN), Cell(f" {row.words:>5}  "), Cell(one_line(row.text), Ink.FAINT)))
+        for row in hot_code.rows(hot)
+    ]
+    words = f"of {hot.samples:,} samples of the program counter: {hot_code.SKID}"
+    return [BLANK, section("hot code", room), *table(rows), *paragraph(words, room)]
 
 
 def _used(state: SessionState, used: Resources, earlier: Resources | None, parent: str) -> list[Line]:

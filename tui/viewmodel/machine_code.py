@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from engine.domain.errors import JournalCorrupt
+from engine.domain.hot_code import SKID, share_words
 from engine.domain.model import Dialect
-from tui.viewmodel.cells import BLANK, Cell, Ground, Ink, Line, clean, line
+from tui.viewmodel.cells import BLANK, Cell, Ground, Ink, Line, clean, line, wrap
 from tui.viewmodel.code import highlight
+from tui.viewmodel.fmt import meter
 
 _CONTEXT = 3
-_NO_SAMPLES = "the profile has no samples per instruction"
+_NO_SAMPLES = "not sampled"
+_BAR = 8
+_HOT = 0.1
+"""Share from which on an instruction stands out."""
+_NARROW = 64
+"""Columns below which a share has no bar."""
 Row = Mapping[str, Any]
 """One instruction as ``espalier kernel machine-code --json`` prints it."""
 
 
-def listing(found: Mapping[str, Any], source: str, dialect: Dialect) -> tuple[Line, ...]:
-    """Each run of instructions under the line of the kernel's code that it came from."""
+def recorded(payload: str) -> Mapping[str, Any]:
+    """The listing that a session holds. Raises JournalCorrupt if it is damaged."""
+    try:
+        found: Mapping[str, Any] = json.loads(payload)
+    except ValueError as error:
+        raise JournalCorrupt("the recorded listing is damaged: profile the kernel again") from error
+    return found
+
+
+def listing(found: Mapping[str, Any], source: str, dialect: Dialect, room: int) -> tuple[Line, ...]:
+    """Each run of instructions under the line of the kernel's code that it came from, with its share of the samples."""
     rows: Sequence[Row] = found["instructions"]
     code = highlight(source, dialect)
-    lines = [line(Cell(f"  {len(rows)} instructions, {clean(found['tool'])}; {_NO_SAMPLES}", Ink.FAINT))]
+    lines = list(_head(found, room))
     function, at = "", -1
     for row in rows:
         if row["function"] != function:
@@ -30,10 +48,33 @@ def listing(found: Mapping[str, Any], source: str, dialect: Dialect) -> tuple[Li
             text = code[at - 1].cells if 0 < at <= len(code) else ()
             if text:
                 lines.append(Line((Cell(f"{at:>6} │ ", Ink.RULE), *text), Ground.TRACK))
-        lines.append(_instruction(row))
+        lines.append(_instruction(row, found["samples"] or 0, room))
     if not any(row["line"] for row in rows):
         lines.append(line(Cell("  the compiler gave no source lines", Ink.FAINT)))
     return tuple(lines)
+
+
+def hottest(found: Mapping[str, Any], source: str, dialect: Dialect, room: int) -> tuple[Line, ...]:
+    """The source lines with samples, the hottest first, each above its instructions with samples."""
+    code = highlight(source, dialect)
+    by_line: dict[int, list[Row]] = {}
+    for row in found["instructions"]:
+        if row["samples"]:
+            by_line.setdefault(row["line"], []).append(row)
+    lines = list(_head(found, room))
+    for at, rows in sorted(by_line.items(), key=lambda item: -sum(row["samples"] for row in item[1])):
+        text = code[at - 1].cells if 0 < at <= len(code) else (Cell("no source line", Ink.FAINT),)
+        share = share_words(sum(row["samples"] for row in rows), found["samples"])
+        lines += [BLANK, Line((Cell(f"{share:>7} ", Ink.WARN), Cell(f"{at or '':>5} │ ", Ink.RULE), *text), Ground.TRACK)]
+        lines += [_instruction(row, found["samples"], room) for row in sorted(rows, key=lambda row: -row["samples"])]
+    return tuple(lines)
+
+
+def _head(found: Mapping[str, Any], room: int) -> Iterator[Line]:
+    samples = found["samples"]
+    words = f"{len(found['instructions'])} instructions, {clean(found['tool'])}; "
+    words += f"{samples:,} samples of the program counter: {SKID}" if samples else _NO_SAMPLES
+    yield from (line(Cell(f"  {part}", Ink.FAINT)) for part in wrap(words, max(20, room - 4)))
 
 
 def difference(found: Mapping[str, Any]) -> tuple[Line, ...]:
@@ -61,8 +102,9 @@ def _changes(rows: Sequence[Row]) -> Iterator[Line]:
         yield _instruction(row)
 
 
-def _instruction(row: Row) -> Line:
-    sign = row["sign"] or " "
+def _instruction(row: Row, samples: int = 0, room: int = 0) -> Line:
+    """``samples`` are those of all instructions; 0 if there are none to show."""
+    sign = row.get("sign") or " "
     ink = {"+": Ink.GOOD, "-": Ink.BAD}.get(sign, Ink.RULE)
     opcode, blank, operands = clean(row["text"]).partition(" ")
     if opcode.startswith("@"):
@@ -71,7 +113,17 @@ def _instruction(row: Row) -> Line:
         guard = ""
     ground = {"+": Ground.ADDED, "-": Ground.REMOVED}.get(sign, Ground.NONE)
     cells = (
-        Cell(f" {sign} {row['address']:>6x}  ", ink), Cell(guard, Ink.FAINT), Cell(opcode, Ink.KEYWORD),
-        Cell(f"{blank}{operands}"),
+        *_share(row, samples, room), Cell(f" {sign} {row['address']:>6x}  ", ink), Cell(guard, Ink.FAINT),
+        Cell(opcode, Ink.KEYWORD), Cell(f"{blank}{operands}"),
     )  # fmt: skip
     return line(*cells, ground=ground)
+
+
+def _share(row: Row, samples: int, room: int) -> Sequence[Cell]:
+    """The instruction's share of the samples, with a bar where there is room."""
+    if not samples:
+        return ()
+    share = row["samples"] / samples
+    words = Cell(f"{share_words(row['samples'], samples):>7} ", Ink.WARN if share >= _HOT else Ink.FAINT)
+    bar = meter(share, _BAR, Ink.WARN) if share else (Cell(" " * _BAR),)
+    return (words, *bar) if room >= _NARROW else (words,)

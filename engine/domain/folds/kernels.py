@@ -149,7 +149,7 @@ def _profiled(b: StateBatch, entry: e.Entry, ev: e.KernelProfiled) -> None:
     known = b.peek("kernels").get(ev.kernel)
     if known is None or known.attempt != ev.profile.attempt:
         return
-    if ev.profile.tool or known.profile is None or not known.profile.tool:
+    if ev.profile.was_read or known.profile is None or not known.profile.was_read:
         b.kernel(ev.kernel, profile=ev.profile)
 
 

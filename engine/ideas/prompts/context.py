@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from engine.domain import bottleneck, columns, corroboration, instruction_mix, predictions, profile, queries, suite
+from engine.domain import bottleneck, columns, corroboration, hot_code, instruction_mix, predictions, profile, queries, suite
 from engine.domain.mismatch import Mismatch
 from engine.domain.mismatch_words import prompt_lines
 from engine.domain.model import Device, FailureKind, Interval, Measurement, Number, PrecisionClass, Resources
@@ -255,6 +255,8 @@ def evidence(state: SessionState, kernel: Kernel) -> Iterator[str]:
         yield f"hardware counters, parent in brackets: {profile.line(kernel.profile, parent.profile if parent else None)}"
         if text := bottleneck.summary(kernel.profile, state.preparation.bytes_moved if state.preparation else 0):
             yield f"bottleneck by counters: {text}"
+    if kernel.profile is not None and kernel.profile.hot is not None:
+        yield f"hot code ({hot_code.SKID}): {hot_code.summary(kernel.profile.hot)}"
     before = _parent_mix(state, kernel)
     if text := instruction_mix.summary(kernel.resources, kernel.instructions, sol, before=before, counts=False):
         yield f"summary: {text}"

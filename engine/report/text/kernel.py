@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.domain import columns, corroboration, profile, queries
+from engine.domain import columns, corroboration, hot_code, profile, queries
 from engine.domain.mismatch_words import failed_workload_rows, mismatch_rows
 from engine.domain.model import FailureKind
 from engine.domain.state import Kernel, SessionState, Stage
@@ -95,6 +95,8 @@ def _history(state: SessionState, kernel: Kernel) -> Iterator[Row]:
     if kernel.profile is not None:
         parent = state.kernels.get(kernel.parent or "")
         yield "counters", one_line(profile.line(kernel.profile, parent.profile if parent else None))
+        if kernel.profile.hot is not None:
+            yield "hot code", one_line(hot_code.summary(kernel.profile.hot))
     for note in state.notes:
         if note.target == kernel.id:
             yield "note", f"{one_line(note.text)} ({note.by})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from engine.domain import corroboration, profile, queries, suite
+from engine.domain import corroboration, hot_code, profile, queries, suite
 from engine.domain import events as e
 from engine.domain.folds import advance
 from engine.domain.model import Failure, Measurement, RaceOutcome, Verification
@@ -275,7 +275,9 @@ def _kernel_line(event: e.Event, state: SessionState) -> Line | None:
             known = state.kernels.get(kernel)
             parent = state.kernels.get(known.parent or "") if known else None
             words = one_line(profile.line(found, parent.profile if parent else None))
-            return _about(kernel, f" profiled: {words}" if found.tool else f": {words}")
+            if found.hot is not None:
+                words = f"hot: {one_line(hot_code.summary(found.hot))}{f'; {words}' if found.tool else ''}"
+            return _about(kernel, f" profiled: {words}" if found.was_read else f": {words}")
         case e.KernelCancelled(kernel, reason):
             return _about(kernel, f" cancelled: {reason}")
         case e.KernelReopened(kernel, reason):

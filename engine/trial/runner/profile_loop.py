@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.trial.messages import COUNTED_CALLS
+from engine.trial.messages import COUNTED_CALLS, LoadKernel
 
 _BUDGET_S, _EMPTY_S = 1.0, 0.3
 """Seconds after which no further call starts; the second without a kernel."""
@@ -59,7 +59,7 @@ def main() -> None:
     # A kernel's output is dropped: it could push out the last line.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     counters = PerfControl(control, answer, int(flush))
-    call = _calling(Path(kernel[0]), Path(kernel[1]), counters) if kernel else lambda: counters.around(lambda: None)
+    call = calling(Path(kernel[0]), Path(kernel[1]), counters.around)[1] if kernel else lambda: counters.around(lambda: None)
     enough = time.monotonic() + (_BUDGET_S if kernel else _EMPTY_S)
     calls = 0
     while calls < _LEAST or (calls < _MOST and time.monotonic() < enough):
@@ -68,8 +68,8 @@ def main() -> None:
     os.write(own, f"\n{COUNTED_CALLS}{calls}\n".encode())
 
 
-def _calling(spec: Path, inputs: Path, counters: PerfControl) -> Work:
-    """The kernel, loaded and called once: threads are started, pages touched, a module compiled."""
+def calling(spec: Path, inputs: Path, around: Callable[[Work], object]) -> tuple[LoadKernel, Work]:
+    """The kernel, called once: threads are started, pages touched, a module compiled. Later calls are in ``around``."""
     import torch
 
     from engine.trial.messages import ClaimedTimes, Fault, RunKernel
@@ -79,7 +79,7 @@ def _calling(spec: Path, inputs: Path, counters: PerfControl) -> Work:
 
     def timed(work: Callable[[], Any], order: RunKernel, outputs: Callable[[], tuple[int, ...]] = tuple) -> ClaimedTimes:
         if warm:
-            counters.around(work)
+            around(work)
         else:
             work()
         return ClaimedTimes(1.0, 1.0, 0.0)
@@ -94,7 +94,7 @@ def _calling(spec: Path, inputs: Path, counters: PerfControl) -> Work:
 
     call()
     warm = True
-    return call
+    return load, call
 
 
 if __name__ == "__main__":

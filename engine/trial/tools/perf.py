@@ -35,7 +35,7 @@ _NO_COUNTERS = (
 )
 _ACKNOWLEDGED = re.compile(r"^Events (?:en|dis)abled\n", re.MULTILINE)
 """Printed by perf for each command."""
-_FLUSHED = 2
+FLUSHED = 2
 """Bytes written to flush the caches, in sizes of the last-level cache, as in a measurement."""
 
 
@@ -124,7 +124,7 @@ class _PerfCommand:
         os.mkfifo(control)
         os.mkfifo(answer)
         before = arguments(self.tool, events, control, answer, table)
-        flush = str(_FLUSHED * self.device.cache_bytes if self.cold else 0)
+        flush = str(FLUSHED * self.device.cache_bytes if self.cold else 0)
         argv, environment = python_once(
             "engine.trial.runner.profile_loop", [control, answer, flush, *kernel], self.device.label, [],
             [self.folder, self.built], confined=self.confined, threads=self.device.units,
