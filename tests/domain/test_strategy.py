@@ -15,7 +15,7 @@ from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import queries, rules
 from engine.domain import work as w
-from engine.domain.model import ENGINE
+from engine.domain.model import ENGINE, Author
 from engine.domain.plan import CategoryRate, Focus
 from engine.domain.rules import adaptive
 from engine.domain.settings import Limits
@@ -153,6 +153,15 @@ def test_a_rejected_idea_is_not_tried_on_another_lineage() -> None:
     trials = (Trial("k0", "wide loads", 0.2, "a", "memory access", "k1"), Trial("k0", "unroll", 0.3, "a", "instructions", "k2"))
     now = known(*trials, rejected=frozenset({"unroll", "wide loads"}))
     assert all(decided(replace(now, step=step), None, may_ask=False).pair is None for step in range(20))
+
+
+@pytest.mark.parametrize(("settings", "repeats"), [({}, False), ({"writer": "playbook"}, False), ({"writer": "paste"}, True)])
+def test_an_idea_of_the_playbook_is_tried_elsewhere_only_if_someone_can_write_it(
+    settings: dict[str, str], repeats: bool
+) -> None:
+    sessions = [b.walk(b.FakeBench(author=Author("playbook")), strategy="adaptive", limits=LIMITS, seed=seed, **settings).state
+                for seed in range(4)]  # fmt: skip
+    assert any(idea.repeats for state in sessions for idea in state.ideas.values()) is repeats
 
 
 def test_without_ideas_it_asks_for_some() -> None:

@@ -194,7 +194,8 @@ class _Search:
         """The ideas that gained elsewhere and are new to the parent and its lineage."""
         belief = self.belief
         lineage, own = lineage_stems(belief.evidence.kernels, parent), self.open.get(parent, ())
-        known = {*lineage, *belief.parents[parent].tried, *belief.evidence.rejected, *(idea.stem for idea in own), TUNE}
+        excluded = belief.evidence.rejected | belief.evidence.fixed
+        known = {*lineage, *belief.parents[parent].tried, *excluded, *(idea.stem for idea in own), TUNE}
         pairs: list[Pair] = []
         for stem, record in belief.stems.items():
             if record.measured and record.gained > belief.tuning.retarget and stem not in known:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from engine.domain import queries
-from engine.domain.model import AGENT
+from engine.domain.model import AGENT, PLAYBOOK
 from engine.domain.plan import CategoryRate
 from engine.domain.state import Idea, IdeaStatus, SessionState, Stage
 from engine.domain.strategy.values import WINDOW, Parent, variance, with_races
@@ -72,6 +72,8 @@ class Evidence:
     """Stems of ideas that the engineer rejected."""
     tuned: frozenset[str] = frozenset()
     """Kernels that a tuning idea was proposed for, whatever became of it."""
+    fixed: frozenset[str] = frozenset()
+    """Stems of ideas that nobody can write for another parent: the playbook's, in a session without a writer."""
     earlier: int = 0
     """Trials of the session before those in ``trials``."""
 
@@ -93,6 +95,7 @@ class _Tables:
     predictions: dict[str, tuple[float, ...]] = field(default_factory=dict)
     rejected: set[str] = field(default_factory=set)
     tuned: set[str] = field(default_factory=set)
+    fixed: set[str] = field(default_factory=set)
 
 
 def stem_of(idea: Idea) -> str:
@@ -119,7 +122,7 @@ def evidence(state: SessionState) -> Evidence:
     return Evidence(
         settings.seed, max(queries.last_round(state), 0), kernels, tuple(tables.trials[-WINDOW:]), tuple(tables.open),
         tables.asked, tables.predictions, _prior(state, settings.prior), frozenset(tables.rejected),
-        frozenset(tables.tuned), _earlier(state, tables),
+        frozenset(tables.tuned), frozenset(tables.fixed), _earlier(state, tables),
     )  # fmt: skip
 
 
@@ -180,6 +183,8 @@ def _add(state: SessionState, kernels: Mapping[str, Parent], tables: _Tables, id
         tables.tuned.add(parent)
     elif idea.status is IdeaStatus.REJECTED:
         tables.rejected.add(stem)
+    if idea.author.name == PLAYBOOK and state.models.writer in ("", PLAYBOOK):
+        tables.fixed.add(stem)
     settled = [state.kernels[k] for k in idea.kernels]
     if is_open(idea):
         if parent in kernels:
