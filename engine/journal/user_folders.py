@@ -27,6 +27,14 @@ def sessions_root() -> Path:
     return data_folder() / "sessions"
 
 
+def cache_root() -> Path:
+    """The folder of what can be made again: named by ESPALIER_CACHE, else the user's cache folder."""
+    import platformdirs
+
+    named = os.environ.get("ESPALIER_CACHE")
+    return Path(named).absolute() if named else platformdirs.user_cache_path("espalier")
+
+
 def config_folder() -> Path:
     """The folder of what the user configures."""
     import platformdirs

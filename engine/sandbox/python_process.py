@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import engine
-from engine.sandbox import bubblewrap
+from engine.sandbox import bubblewrap, bytecode
 from engine.sandbox.device_nodes import device_nodes
 from engine.sandbox.include_trees import include_paths
 
@@ -67,7 +67,7 @@ def file_system(device: str, readable: Sequence[Path] = ()) -> list[str]:
     """Arguments for what a process of this installation sees: a private /proc, /dev and /tmp, and its libraries, read-only."""
     package = Path(engine.__file__).parent
     python = sorted(folder for folder in set(python_folders()) if not _beneath(folder, ("/usr", "/bin", "/lib")))
-    trees = include_paths()
+    trees = [*include_paths(), *filter(None, [bytecode.folder()])]
     steps = [step for step in _steps([*python, str(package), *map(str, trees)]) if step not in (*python, *map(str, trees))]
     argv = [*bubblewrap.PROC, *bubblewrap.DEV, *bubblewrap.private_folders(), *bubblewrap.empty(steps)]
     argv += bubblewrap.readable([*bubblewrap.SYSTEM, *_SYSTEM_EXTRAS, *python])
@@ -130,7 +130,7 @@ def environment(device: str, *, alone: bool, threads: int) -> dict[str, str]:
         "TRITON_CACHE_DIR": "/tmp/triton",
         "TORCH_EXTENSIONS_DIR": "/tmp/extensions",
         **({"CPATH": os.pathsep.join(map(str, trees))} if (trees := include_paths()) else {}),
-        **({"ESPALIER_ALONE": "1"} if alone else {}),
+        **({"ESPALIER_ALONE": "1", **bytecode.variables()} if alone else {}),
         **({**_STEADY, **_pinned()} if device == "cpu" else {}),
     }
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import shutil
 import tempfile
 import time
@@ -18,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import platformdirs
 
 from engine.domain.errors import EspalierError
 from engine.domain.model import Resources
+from engine.journal.user_folders import cache_root
 from engine.journal.whole_file import write_whole
 from engine.toolchain import cache_bound
 from engine.toolchain.cache_bound import WORK, CacheSize
@@ -48,9 +47,7 @@ class CacheEntry:
 
 def cache_folder() -> Path:
     """``build`` in the folder named by ESPALIER_CACHE, else in the user's cache folder."""
-    named = os.environ.get("ESPALIER_CACHE")
-    root = Path(named).absolute() if named else platformdirs.user_cache_path("espalier")
-    return root / "build"
+    return cache_root() / "build"
 
 
 class Cache:

@@ -20,7 +20,7 @@ import msgspec
 
 import engine
 from engine.domain.errors import DeviceError, EspalierError, JournalError, ProblemError, ProposerError, SandboxError, printable
-from engine.sandbox import bubblewrap, trial_sandbox
+from engine.sandbox import bubblewrap, bytecode, trial_sandbox
 from engine.sandbox.process import close_pipes, kill_tree
 from engine.sandbox.supervisor import REQUESTS, Orders
 from engine.trial import protocol as p
@@ -77,9 +77,11 @@ class JudgeClient:
         await self.close()
         self._device, self._answered = device, False
         sandboxed = await trial_sandbox.find_judge_reason() is None
+        if sandboxed:
+            await bytecode.write(_environment())
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
-            argv, environment, inherited = _outside(theirs.fileno())
+            argv, environment, inherited = _outside(theirs.fileno(), device)
             if sandboxed:
                 self._lifeline, lifeline = socket.socketpair()
                 self._lifeline.sendall(_orders(theirs.fileno(), device).encode())
@@ -207,18 +209,18 @@ def _one_line(text: str) -> str:
     return printable(" ".join(text[:_LONGEST_LINE].split("\n")))
 
 
-def _outside(channel: int) -> tuple[list[str], dict[str, str], tuple[int, ...]]:
+def _outside(channel: int, device: str) -> tuple[list[str], dict[str, str], tuple[int, ...]]:
     """Command line, environment and descriptors of a judge without a sandbox."""
-    command = [sys.executable, "-P", "-m", "engine.trial.judge.server", str(channel), "engine", str(os.getpid())]
+    command = [sys.executable, "-P", "-m", "engine.trial.judge", str(channel), "engine", str(os.getpid()), device]
     return command, _environment(), (channel,)
 
 
 def _orders(channel: int, device: str) -> Orders:
     """What the supervisor starts: this judge, and hosts for runners on ``device``."""
     filtered = bubblewrap.filter_reason() is None
-    command = [sys.executable, "-s", "-P", "-m", "engine.trial.judge.server", str(channel), "supervised", REQUESTS]
+    command = [sys.executable, "-s", "-P", "-m", "engine.trial.judge", str(channel), "supervised", REQUESTS, device]
     private = {"HOME": "/tmp", "TMPDIR": "/tmp", "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor", "TRITON_CACHE_DIR": "/tmp/triton"}
-    judge = trial_sandbox.judge(command, {**_environment(), **private}, filtered=filtered)
+    judge = trial_sandbox.judge(command, {**_environment(), **private, **bytecode.variables()}, filtered=filtered)
     return Orders(judge, trial_sandbox.host(device, filtered=filtered), channel, filtered)
 
 
@@ -231,6 +233,7 @@ def _environment() -> dict[str, str]:
     return {
         **kept,
         "PYTHONPATH": os.pathsep.join(dict.fromkeys([root, *others])),
+        "PYTHONDONTWRITEBYTECODE": "1",
         "CUDA_MODULE_LOADING": "LAZY",
         # The judge's threads must not spin on a core while a kernel is being timed.
         "OMP_WAIT_POLICY": "PASSIVE",

@@ -75,7 +75,7 @@ def test_a_program_that_is_ended_leaves_nothing(folder: Path, program: str, numb
         PROGRAMS[program](folder), env=given, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     try:
-        until(lambda: any("judge.server" in words for words in marked(mark).values()), running)
+        until(lambda: any("engine.trial.judge" in words for words in marked(mark).values()), running)
         assert queues(), "it holds the device"
         running.send_signal(number)
         running.communicate(timeout=LIMIT_S)

@@ -320,7 +320,7 @@ class Judge:
                     if bounds is not None or not self._pool.keeps_processes:
                         stack.close()  # a long race must not accumulate processes on the device
                     count = max(min(least, self._bounds[0]) - done, 2) if self._pool.keeps_processes else 1
-                    waiting = self._start_runners(stack, judged, count)
+                    waiting = self._start_runners(stack, judged, range(done, done + count))
                 done += 1
                 say(f"process pair {done} of {most}{self._among(places)}")
                 self._run_suite(waiting.pop(0), judged, pairs, take, places)
@@ -360,18 +360,25 @@ class Judge:
         except SandboxError:
             self._pool.restart()
 
-    def _start_runners(self, stack: ExitStack, judged: Mapping[str, Candidate], count: int) -> list[dict[str, RunnerClient]]:
-        """Fresh runners of the judged kernels for ``count`` pairs, started in parallel, with the first workload loaded."""
+    def _start_runners(
+        self, stack: ExitStack, judged: Mapping[str, Candidate], numbers: Sequence[int]
+    ) -> list[dict[str, RunnerClient]]:
+        """Fresh runners of the judged kernels for the pairs of these numbers, with the first workload loaded.
+
+        They start in parallel, and the baselines' with them.
+        """
         self._settle_weights(judged)
         trial = self._trials[0]
         bed = trial.bed()
         bed.new_model(varied=self._weights.varied(*judged.values()))
-        rows = [{name: stack.enter_context(self._pool.kernel(rival=name == OTHER)) for name in judged} for _ in range(count)]
+        rows = [{name: stack.enter_context(self._pool.kernel(rival=name == OTHER)) for name in judged} for _ in numbers]
         with self._turn(trial):
             for row in rows:
                 for name, runner in row.items():
                     with blaming(name):
                         self._pool.load_kernel(runner, bed, judged[name], judged[name].built)
+            for number in () if OTHER in judged else numbers:
+                trial.baselines.runners(bed, number)
             for row in rows:
                 for name, runner in row.items():
                     with blaming(name):

@@ -145,7 +145,7 @@ class ProcessPool:
 
     def stand_by(self) -> None:
         """Wait until no runner is starting: the device and the cores are idle."""
-        for runner in (*self._prestarted, *self._baseline_runners.values()):
+        for runner in (*self._prestarted, *self._baseline_runners.values(), *self._null_runners.values()):
             runner.stand_by()
 
     def discard_prestarted(self) -> None:
@@ -174,13 +174,18 @@ class ProcessPool:
         A null runner makes an empty call on the same path and is frozen between calls like a kernel's: it shows what a call
         costs.
         """
-        paths = dict.fromkeys(map(path_of, contracts.values())) or {"module": None}
-        return {null_name(path, contracts): self._null_runner(bed, path) for path in paths}
+        self.start_null_runners(contracts)
+        return {null_name(path, contracts): self._null_runner(bed, path) for path in _paths(contracts)}
+
+    def start_null_runners(self, contracts: Mapping[str, str]) -> None:
+        """Start them without waiting: their contexts are created meanwhile."""
+        for path in _paths(contracts):
+            runner = self._null_runners.get(path)
+            if runner is None or not runner.alive:
+                self._null_runners[path] = RunnerClient(self._null_host, seconds=CALL_S, trusted=True)
 
     def _null_runner(self, bed: TestBed, path: str) -> RunnerClient:
-        runner = self._null_runners.get(path)
-        if runner is None or not runner.alive:
-            runner = self._null_runners[path] = RunnerClient(self._null_host, seconds=CALL_S, trusted=True)
+        runner = self._null_runners[path]
         if runner.loaded_for is not bed:
             load, fds = self._load(runner, bed, contract="null", baseline=path)
             runner.load(load, fds)
@@ -196,7 +201,7 @@ class ProcessPool:
 
     def _can_read_memory(self, bed: TestBed) -> bool:
         self._reads_memory = True
-        runner = self._null_runner(bed, "module")
+        runner = self.null_runners(bed, {})[null_name("module", {})]
         runner.call(RunKernel(0))
         try:
             if runner.delivered is not None:
@@ -245,3 +250,8 @@ class ProcessPool:
             warm_bytes=self._warm_bytes, **more,
         )  # fmt: skip
         return load, [*input_fds, *output_fds, *gate_fds]
+
+
+def _paths(contracts: Mapping[str, str]) -> Sequence[str]:
+    """The paths of these judged kernels; the baselines' if there are none."""
+    return tuple(dict.fromkeys(map(path_of, contracts.values()))) or ("module",)

@@ -1,7 +1,7 @@
 """The judge as a process, which serves the engine on an inherited socket. Imports torch.
 
-``python -m engine.trial.judge.server FD supervised SOCKET`` runs in a sandbox, with a socket to its supervisor. Without one
-the arguments are ``FD engine PID``, with the engine's process id.
+``python -m engine.trial.judge FD supervised SOCKET DEVICE`` runs in a sandbox, with a socket to its supervisor. Without one
+the arguments are ``FD engine PID DEVICE``, with the engine's process id.
 """
 
 from __future__ import annotations
@@ -189,7 +189,3 @@ def _unexpected(error: Exception) -> p.JudgeFailed:
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{os.path.basename(where.filename)}:{where.lineno}"
     return p.JudgeFailed("Unexpected", f"internal error of the judge at {place}: {type(error).__name__}: {text}")
-
-
-if __name__ == "__main__":
-    main()

@@ -183,15 +183,17 @@ class WorkloadTrial:
         earlier, self._checked = self._checked, None
         known = earlier[1] if earlier is not None and earlier[0] == candidate else None
         bed.new_model(varied=weights.varied(candidate), scalars=candidate.contract == "module")
+        contracts = {KERNEL: candidate.contract}
         pool.prestart(prestarted)
+        pool.start_null_runners(contracts)
+        baselines = self.baselines.runners(bed, 0)  # they load meanwhile
         self.load(runner, candidate)
         pool.stand_by()
         weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
         own, perturbed = (known.own, known.perturbed) if known is not None else (CheckTally(), CheckTally())
         jitter = known.jitter if known is not None else self._check_outputs(bed, runner, own, perturbed)
         say("quick timing")
-        contracts = {KERNEL: candidate.contract}
-        contest = Contestants({KERNEL: runner}, self.baselines.runners(bed, 0), pool.null_runners(bed, contracts), contracts)
+        contest = Contestants({KERNEL: runner}, baselines, pool.null_runners(bed, contracts), contracts)
         pool.stand_by()
         pair = self._screen(bed, contest, own)
         pool.end_pair()

@@ -41,7 +41,10 @@ _ALONE = "ESPALIER_ALONE"
 _PATIENCE_S = 2.0
 """Time limit for killing processes that keep forking and for removing files. Then the host exits, and its sandbox with it."""
 _STOPPING_S = 0.5
-"""Time limit for processes to stop. One that still runs then is being woken by another."""
+"""Time limit for processes to stop. One that has run for ``_RUNNING_S`` since is being woken by another."""
+_RUNNING_S = 0.2
+_STARVED_S = 10.0
+"""Time limit for processes that do not run: on a busy machine each waits for a core before it can stop."""
 _MOST_TEXT = 4000
 """Bytes of a runner's standard error that are kept: the last ones of what its pipe holds."""
 _PR_SET_DUMPABLE = 4
@@ -161,19 +164,32 @@ def _wake(asleep: set[int]) -> None:
 
 def _come_to_rest(runners: set[int]) -> bool:
     """Whether every thread of every other process has stopped: seen twice, to exclude that one wakes another in between."""
-    deadline = time.monotonic() + _STOPPING_S
+    began = time.monotonic()
+    before: dict[int, float] = {}
     seen = 0
     while seen < 2:
         if all((pid in runners and _stopped(pid)) or _threads_at_rest(pid) for pid in _other_pids()):
             seen += 1
-        elif time.monotonic() > deadline:
+            continue
+        seen = 0
+        before = before or _processor_seconds()
+        waited = time.monotonic() - began
+        if waited > _STARVED_S or (waited > _STOPPING_S and _used_since(before) > _RUNNING_S):
             return False
-        else:
-            seen = 0
-            if not os.environ.get(_ALONE):  # the child of a process that was just forking is not stopped yet
-                _signal_all(signal.SIGSTOP)
-            time.sleep(0.0002)
+        if not os.environ.get(_ALONE):  # the child of a process that was just forking is not stopped yet
+            _signal_all(signal.SIGSTOP)
+        time.sleep(0.0002)
     return True
+
+
+def _processor_seconds() -> dict[int, float]:
+    """What every other process has used so far."""
+    tick = os.sysconf("SC_CLK_TCK")
+    return {pid: sum(map(int, _fields(f"/proc/{pid}")[11:13])) / tick for pid in _other_pids()}
+
+
+def _used_since(before: dict[int, float]) -> float:
+    return sum(used - before.get(pid, 0.0) for pid, used in _processor_seconds().items())
 
 
 def _stopped(runner: int) -> bool:

@@ -1,0 +1,101 @@
+"""Torch's bytecode for the processes of a trial, where the installation has none and they cannot write it.
+
+Some installers compile nothing, many container images forbid Python to, and the file system of a trial is read-only: every
+judge and host would compile torch again, for 3 to 10 s. Instead it is compiled once, outside the sandbox, to the user's cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from engine.journal.user_folders import cache_root
+
+VARIABLE = "PYTHONPYCACHEPREFIX"
+_PROGRAM = """
+import contextlib
+import engine.trial.judge.server, engine.trial.runner.host, engine.trial.runner.launchers, engine.trial.runner.modules
+import torch, torch._dynamo, torch._inductor.compile_fx
+from torch._subclasses import FakeTensorMode
+with FakeTensorMode(), torch.no_grad():
+    torch.nn.Linear(2, 2)(torch.ones(2, 2))
+with contextlib.suppress(Exception):
+    import cuda.bindings.driver
+with contextlib.suppress(Exception):
+    import triton
+"""
+"""Imports what judges and runners import, also for the trace of a reference and for ``torch.compile``."""
+_SEEN = "_subclasses/fake_tensor.py"
+"""A file of torch that plain programs do not import."""
+_LIMIT_S = 180.0
+
+
+def folder() -> Path | None:
+    """The bytecode of this installation in the user's cache; ``None`` if there is none or it stands beside torch's sources."""
+    seen = _file()
+    if seen is None or Path(importlib.util.cache_from_source(str(seen))).exists():
+        return None
+    return place if (place := _place(seen)).is_dir() else None
+
+
+def variables() -> dict[str, str]:
+    """What has a Python process in the sandbox read it."""
+    found = folder()
+    return {VARIABLE: str(found)} if found is not None else {}
+
+
+async def write(environment: dict[str, str]) -> None:
+    """Compile torch if nobody has: import it in a process outside the sandbox that runs nothing else. Takes seconds, once.
+
+    A failure changes nothing: the processes of the trial compile for themselves.
+    """
+    seen = _file()
+    if seen is None or Path(importlib.util.cache_from_source(str(seen))).exists() or (place := _place(seen)).is_dir():
+        return
+    with contextlib.suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        private = Path(tempfile.mkdtemp(dir=place.parent))
+        try:
+            given = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
+            if await _compiled({**given, VARIABLE: str(private)}):
+                os.replace(private, place)  # refused if another process was first
+        finally:
+            shutil.rmtree(private, ignore_errors=True)
+
+
+async def _compiled(environment: dict[str, str]) -> bool:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-s", "-P", "-c", _PROGRAM, env=environment,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(_LIMIT_S):
+            return await process.wait() == 0
+    except TimeoutError:
+        return False
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def _file() -> Path | None:
+    """The file of torch that is looked at; ``None`` without torch."""
+    found = importlib.util.find_spec("torch")
+    places = (found.submodule_search_locations or []) if found is not None else []
+    files = [file for place in places if (file := Path(place) / _SEEN).is_file()]
+    return files[0] if files else None
+
+
+def _place(seen: Path) -> Path:
+    """Where the bytecode of this Python and this torch is kept."""
+    identity = f"{sys.version}\n{seen}\n{seen.stat().st_mtime_ns}"
+    return cache_root() / "bytecode" / hashlib.sha256(identity.encode()).hexdigest()[:16]

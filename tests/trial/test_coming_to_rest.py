@@ -1,0 +1,52 @@
+"""Processes that were told to stop: one that waits for a core on a busy machine is not one that keeps running."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+
+from engine.trial.runner import host
+
+RUNNER = 77
+
+
+@pytest.fixture
+def stops_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, float], bool]:
+    """The runner stops at the ``passes``-th look; each look takes 0.1 s, and meanwhile it uses so much of a core."""
+
+    def told(passes: int, share: float) -> bool:
+        clock, used, looks = count(), count(), count(1)
+        monkeypatch.setattr("time.monotonic", lambda: 0.1 * next(clock))
+        monkeypatch.setattr("time.sleep", lambda _: None)
+        monkeypatch.setattr(host, "_signal_all", lambda _: None)
+        monkeypatch.setattr(host, "_other_pids", lambda: [RUNNER])
+        monkeypatch.setattr(host, "_processor_seconds", lambda: {RUNNER: 0.1 * share * next(used)})
+        monkeypatch.setattr(host, "_threads_at_rest", lambda _: False)
+        monkeypatch.setattr(host, "_stopped", lambda _: next(looks) >= passes)
+        return host._come_to_rest({RUNNER})
+
+    return told
+
+
+@pytest.mark.parametrize(
+    ("passes", "share", "rests"),
+    [
+        (1, 0.0, True),
+        (3, 1.0, True),  # within half a second everything may still be on its way
+        (60, 0.0, True),  # six seconds without a core
+        (200, 0.0, False),  # nothing waits for twenty
+        (60, 1.0, False),  # woken by another, it runs
+        (60, 0.1, False),
+    ],
+)
+def test_a_runner_that_waits_for_a_core_is_waited_for(
+    stops_after: Callable[[int, float], bool], passes: int, share: float, rests: bool
+) -> None:
+    assert stops_after(passes, share) is rests
+
+
+def test_processor_time_is_read_for_this_process() -> None:
+    fields = host._fields("/proc/self")
+    assert sum(map(int, fields[11:13])) > 0
