@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from statistics import fmean
 from typing import TypeVar
@@ -29,12 +29,13 @@ from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.contention import ContentionMonitor
 from engine.trial.judge.interleaving import HOT, CacheFlush, Contestants, PairSetup, Probe
 from engine.trial.judge.memory_room import needs_of
-from engine.trial.judge.process_pool import LOAD_S, ProcessPool
+from engine.trial.judge.process_pairs import ProcessPairs
+from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.retrying import retried
-from engine.trial.judge.runner_client import RunnerClient, TrialFailed, blaming
+from engine.trial.judge.runner_client import TrialFailed
 from engine.trial.judge.sustained_suite import SustainedSuite
 from engine.trial.judge.timing import KERNEL, PairTimes, raw
-from engine.trial.judge.workload_trial import JudgeTools, Pair, TakePair, WorkloadTrial, by_workload
+from engine.trial.judge.workload_trial import JudgeTools, WorkloadTrial, by_workload
 from engine.trial.protocol import (
     OTHER,
     Candidate,
@@ -73,7 +74,6 @@ class Judge:
         self._bounds = stopping.PAIRS[self.device.kind]
         self._peaks = opened.peaks
         self._measured_peaks_again = False
-        self._processes_to_end = ExitStack()
         self._screened: tuple[Candidate, list[PairTimes]] | None = None
         self._weights = ConstantWeights()
         setup = PairSetup(
@@ -92,7 +92,8 @@ class Judge:
         except BaseException:
             self._pool.close()
             raise
-        self._sustained = SustainedSuite(self._trials, opened.baseline, self._take_pairs)
+        self._process_pairs = ProcessPairs(self._trials, self._pool, self._weights, self._bounds, self._turn)
+        self._sustained = SustainedSuite(self._trials, opened.baseline, self._process_pairs.take)
         self._keeps_beds: bool | None = None
 
     @property
@@ -300,106 +301,21 @@ class Judge:
         def take(trial: WorkloadTrial, contest: Contestants, own: list[PairTimes]) -> PairTimes:
             return trial.run_next_pair(contest, own)
 
-        self._take_pairs(judged, say, pairs, take, owed, bounds)
+        self._process_pairs.take(judged, say, pairs, take, owed, bounds)
         return pairs
-
-    def _take_pairs(
-        self, judged: Mapping[str, Candidate], say: Say, pairs: list[list[Pair]], take: TakePair[Pair],
-        owed: Callable[[], frozenset[int]], bounds: tuple[int, int] | None,
-    ) -> None:  # fmt: skip
-        """Add process pairs, by workload, until none is owed: a pair of processes serves all workloads that it is owed on."""
-        least, most = bounds or self._bounds
-        self._trials[0].bed()
-        if not pairs[0]:
-            self._pool.discard_prestarted()
-        with ExitStack() as stack:
-            waiting: list[dict[str, RunnerClient]] = []
-            done, places = len(pairs[0]), frozenset(range(len(pairs)))
-            while places and done < most:
-                if not waiting:
-                    if bounds is not None or not self._pool.keeps_processes:
-                        stack.close()  # a long race must not accumulate processes on the device
-                    count = max(min(least, self._bounds[0]) - done, 2) if self._pool.keeps_processes else 1
-                    waiting = self._start_runners(stack, judged, range(done, done + count))
-                done += 1
-                say(f"process pair {done} of {most}{self._among(places)}")
-                self._run_suite(waiting.pop(0), judged, pairs, take, places)
-                self._pool.end_pair()
-                if done >= least:
-                    places = owed()
-            self._processes_to_end = stack.pop_all()
-
-    def _run_suite(
-        self, runners: Mapping[str, RunnerClient], judged: Mapping[str, Candidate], pairs: list[list[Pair]],
-        take: TakePair[Pair], places: frozenset[int],
-    ) -> None:  # fmt: skip
-        """One process pair on the workloads at these places, in the suite's order."""
-        built = {name: one.each() for name, one in judged.items()}
-        contracts = {name: one.contract for name, one in judged.items()}
-        for place in sorted(places):
-            trial, own = self._trials[place], pairs[place]
-            with self._turn(trial):
-                bed = trial.bed()
-                if any(runner.loaded_for is not bed for runner in runners.values()):
-                    bed.new_model(varied=self._weights.varied(*judged.values()))
-                    for name, runner in runners.items():
-                        with blaming(name):
-                            trial.load(runner, built[name][place])
-                baselines = {} if OTHER in judged else trial.baselines.runners(bed, len(own))
-                contest = Contestants(runners, baselines, self._pool.null_runners(bed, contracts), contracts)
-                self._pool.stand_by()
-                own.append(take(trial, contest, own))
 
     def tidy(self) -> None:
         """Work deferred until after the verdict: end the measured processes, start those of the next kernel."""
         try:
-            self._processes_to_end.close()
+            self._process_pairs.end_processes()
             if self._trials[0].beds.in_use:
                 self._pool.discard_prestarted()
                 self._pool.prestart(self._bounds[0])
         except SandboxError:
             self._pool.restart()
 
-    def _start_runners(
-        self, stack: ExitStack, judged: Mapping[str, Candidate], numbers: Sequence[int]
-    ) -> list[dict[str, RunnerClient]]:
-        """Fresh runners of the judged kernels for the pairs of these numbers, with the first workload loaded.
-
-        They start in parallel, and the baselines' with them.
-        """
-        self._settle_weights(judged)
-        trial = self._trials[0]
-        bed = trial.bed()
-        bed.new_model(varied=self._weights.varied(*judged.values()))
-        rows = [{name: stack.enter_context(self._pool.kernel(rival=name == OTHER)) for name in judged} for _ in numbers]
-        with self._turn(trial):
-            for row in rows:
-                for name, runner in row.items():
-                    with blaming(name):
-                        self._pool.load_kernel(runner, bed, judged[name], judged[name].built)
-            for number in () if OTHER in judged else numbers:
-                trial.baselines.runners(bed, number)
-            for row in rows:
-                for name, runner in row.items():
-                    with blaming(name):
-                        runner.wait_ready(LOAD_S)
-        return rows
-
-    def _settle_weights(self, judged: Mapping[str, Candidate]) -> None:
-        """Decide on the weights of modules that were not verified here."""
-        for name, candidate in judged.items():
-            if self._weights.knows(candidate) or not self.reference.constants:
-                continue
-            with blaming(name), self._pool.kernel(rival=name == OTHER) as runner:
-                self._trials[0].settle_weights(runner, candidate)
-
     def _owed(self, pairs: Sequence[Sequence[PairTimes]], against: str, *, raced: bool) -> frozenset[int]:
         """Where another process pair is to be taken."""
         each = enumerate(zip(self._trials, pairs, strict=True))
         doubted = [place for place, (trial, own) in each if trial.report.doubts(own)]
         return stopping.owed(self._logs(pairs, against), doubted, self.device.kind, self._claimable(pairs), raced=raced)
-
-    def _among(self, places: frozenset[int]) -> str:
-        """Some of the workloads, as words; empty for all of them."""
-        some = ", ".join(self._trials[place].name for place in sorted(places))
-        return f" on {some}" if len(places) < len(self._trials) else ""
