@@ -188,3 +188,13 @@ def test_the_text_draws_each_curve_to_where_its_session_ended() -> None:
     first, second = (drawn[at + n].split("[")[0] for n in (0, 1))
     assert first.count("█") >= 1
     assert sum(mark in "·▁▂▃▄▅▆▇█" for mark in second) < sum(mark in "·▁▂▃▄▅▆▇█" for mark in first)
+
+
+def test_in_a_small_room_sessions_that_do_not_fit_follow_below(entries: tuple[e.Entry, ...]) -> None:
+    found = side_by_side([(f"session-{number}", entries) for number in range(5)])
+    shown = [plain(spans) for spans in lines(found, 76)]
+    tables = [n for n, text in enumerate(shown) if text.startswith("at equal")]
+    assert len(tables) > 1
+    assert all(len(text) <= 76 for text in shown[tables[0] : tables[-1] + 4])
+    assert sum(text.count("overlap") for text in shown) == len(found.rows)
+    assert all(any(f"session-{number}" in shown[n] for n in tables) for number in range(5))

@@ -67,7 +67,7 @@ def test_the_form_for_code_writes_keys_as_everywhere_else() -> None:
         app, form = ui.app(), CodeForm("Write", "k.cpp", "", ("k.cpp", ""))
         async with app.run_test(size=(80, 24)) as pilot:
             app.push_screen(form)
-            await until(pilot, lambda: app.screen is form and form.query("FooterKey"))
+            await until(pilot, lambda: app.screen is form and form.query("KeyFooter"))
             await ui.still(pilot)
             last = app.screen._compositor.render_strips()[-1].text
             assert "Ctrl-S Submit" in last

@@ -10,13 +10,20 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.widgets import Button, Footer, Input, Label, Static, TextArea
+from textual.widgets import Button, Input, Label, Static, TextArea
 
 from engine.domain.errors import EspalierError
 from tui.bridge import Seed, seed_from_text
 from tui.editor import edit_text
+from tui.footer_key import FooterKey
 from tui.screens.dialogs import Dialog
 from tui.viewmodel.cells import one_line
+from tui.widgets.key_footer import KeyFooter
+
+_KEYS = (
+    FooterKey("", "Submit", "ctrl+s"), FooterKey("", "Cancel", "escape"), FooterKey("", "$EDITOR", "ctrl+e"),
+    FooterKey("", "Empty kernel", "ctrl+n"),
+)  # fmt: skip
 
 
 class CodeForm(Dialog[Seed | None]):
@@ -58,7 +65,7 @@ class CodeForm(Dialog[Seed | None]):
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button("Submit (Ctrl-S)", id="send", variant="primary", compact=True)
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter(_KEYS)
 
     def on_mount(self) -> None:
         self.query_one(TextArea).focus()

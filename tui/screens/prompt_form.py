@@ -10,15 +10,21 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.widgets import Button, Footer, Input, Label, Static, TextArea
+from textual.widgets import Button, Input, Label, Static, TextArea
 
 from engine.domain.errors import JournalError
 from engine.domain.state import ModelCall
 from tui.bridge import Bridge
+from tui.footer_key import FooterKey
 from tui.screens.dialogs import Dialog
 from tui.viewmodel.fmt import counted
 from tui.viewmodel.stages import calls_by_hand
+from tui.widgets.key_footer import KeyFooter
 
+_KEYS = (
+    FooterKey("", "Answer", "ctrl+s"), FooterKey("", "Later", "escape"), FooterKey("", "Copy prompt", "ctrl+y"),
+    FooterKey("", "Next prompt", "ctrl+n"),
+)  # fmt: skip
 _MOST_BYTES = 4 << 20
 
 
@@ -62,7 +68,7 @@ class PromptForm(Dialog[tuple[ModelCall, str] | None]):
                 yield Button("Later", id="cancel", compact=True)
                 yield Button("Copy prompt", id="copy", compact=True)
                 yield Button("Answer (Ctrl-S)", id="send", variant="primary", compact=True)
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter(_KEYS if len(self._calls) > 1 else _KEYS[:-1])
 
     def on_mount(self) -> None:
         self._show()

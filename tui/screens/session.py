@@ -344,6 +344,7 @@ class SessionScreen(ArrangedScreen):
         """Show a pane; a zoomed tree returns to its place."""
         self.remove_class("-zoomed-tree")
         self.add_class("-page")
+        self.set_class(pane == "charts", "-charts")
         panes = self.query_one(ContentSwitcher)
         panes.current = pane
         self._draw_events()

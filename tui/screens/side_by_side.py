@@ -32,9 +32,16 @@ class SideBySideScreen(Dialog[None]):
             yield LinesView()
 
     def on_mount(self) -> None:
+        self.query_one(LinesView).focus()
+
+    def on_resize(self) -> None:
+        """As many sessions beside each other as there is room for."""
+        self.call_after_refresh(self._fill)
+
+    def _fill(self) -> None:
         view = self.query_one(LinesView)
-        view.lines = tuple(from_report(spans) for spans in lines(self._found))
-        view.focus()
+        room = view.scrollable_content_region.width
+        view.lines = tuple(from_report(spans) for spans in lines(self._found, room))
 
     def action_close(self) -> None:
         """Return to the list of sessions."""

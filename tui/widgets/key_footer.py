@@ -15,7 +15,8 @@ _HELP = FooterKey("app.help")
 
 
 class KeyFooter(Widget):
-    """One line: help, where ``keys`` do not begin with it, then as many of them as there is room for, the most urgent first."""
+    """One line: help, then as many of ``keys`` as there is room for, the most urgent first. Without help where they name keys
+    of a field, in which a question mark is text."""
 
     DEFAULT_CSS = """
     KeyFooter {
@@ -50,7 +51,7 @@ class KeyFooter(Widget):
         own = getattr(self.app, "user_keys", {})
         shown: list[tuple[str, str, str]] = []
         room = self.size.width
-        help_first = () if any(one.action == _HELP.action for one in self.keys) else (_HELP,)
+        help_first = () if any(one.key for one in self.keys) else (_HELP,)
         for one in (*help_first, *self.keys):
             names = one.key or own.get(one.action, "") or actions.by_id(one.action).key
             name = names.split(",")[0].strip()

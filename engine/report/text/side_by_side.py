@@ -14,32 +14,56 @@ _BARS = "▁▂▃▄▅▆▇█"
 _NAME = 28
 
 
-def lines(found: SideBySide) -> list[Line]:
-    """What was compared, the incumbents at equal budgets, and whose ideas won."""
+def lines(found: SideBySide, room: int = 0) -> list[Line]:
+    """What was compared, the incumbents at equal budgets, and whose ideas won.
+
+    ``room``: the width to keep to, by a table for as many sessions as fit; 0: one table.
+    """
     head = f"{found.problem}, {found.workload}, {found.device}: the incumbent's speedup over {found.baseline}"
-    names = [Span(shortened(course.session, _NAME), Tone.STRONG) for course in found.courses]
-    rows = [[Span("at equal"), *names, Span("")], *(_row(row, found) for row in found.rows)]
-    parts = (table(rows), table(_curves(found)), table(_totals(found)))
+    parts = (*_at_equal_budgets(found, room), *_curves(found), table(_totals(found)))
     return [line(Span(head, Tone.STRONG)), *(one for part in parts if part for one in (line(), *part)), *_winners(found)]
 
 
-def _curves(found: SideBySide) -> list[list[Span]]:
+def _at_equal_budgets(found: SideBySide, room: int) -> list[list[Line]]:
+    """The fewest tables that fit, each of some of the sessions; the last says which session is faster."""
+    every = len(found.courses)
+    for count in range(every, 0, -1):
+        parts = [table(_rows(found, slice(start, start + count))) for start in range(0, every, count)]
+        if not room or all(sum(len(span.text) for span in one) <= room for part in parts for one in part):
+            break
+    return parts
+
+
+def _rows(found: SideBySide, some: slice) -> list[list[Span]]:
+    """The incumbents of some sessions at equal budgets."""
+    names = [Span(shortened(course.session, _NAME), Tone.STRONG) for course in found.courses[some]]
+    rows = [[Span("at equal"), *names]]
+    for row in found.rows:
+        cells = [_cell(point, row.faster == index) for index, point in list(enumerate(row.best))[some]]
+        rows.append([Span(spent_words(row), Tone.FAINT), *cells])
+    if some.stop >= len(found.courses):
+        words = ("", *(verdict_words(row, found) for row in found.rows))
+        rows = [[*row, Span(word, Tone.FAINT)] for row, word in zip(rows, words, strict=True)]
+    return rows
+
+
+def _curves(found: SideBySide) -> list[list[Line]]:
     """Best so far over each budget, as bars on one logarithmic scale; each ends where its session ended."""
     points = [point for course in found.courses for point in course.points]
     if not points:
         return []
     low, high = (math.log(pick(point.speedup.value for point in points)) for pick in (min, max))
-    rows = []
+    parts = []
     for budget in dict.fromkeys(row.budget for row in found.rows):
         most = max(course.total(budget) for course in found.courses)
+        rows = []
         for course in found.courses:
             steps = [most * (step + 1) / _COLUMNS for step in range(_COLUMNS)]
             bars = "".join(_bar(course, budget, spent, most / _COLUMNS, low, high) for spent in steps)
-            label = f"best so far by {budget.value}" if course is found.courses[0] else ""
             last = f"{times(course.points[-1].speedup)}" if course.points else ""
-            name = Span(shortened(course.session, _NAME), Tone.STRONG)
-            rows.append([Span(label, Tone.FAINT), name, Span(bars), Span(last, Tone.FAINT)])
-    return rows
+            rows.append([Span(shortened(course.session, _NAME), Tone.STRONG), Span(bars), Span(last, Tone.FAINT)])
+        parts.append([line(Span(f"best so far by {budget.value}", Tone.FAINT)), *table(rows)])
+    return parts
 
 
 def _bar(course: Course, budget: Budget, spent: float, step: float, low: float, high: float) -> str:
@@ -59,11 +83,6 @@ def spent_words(row: Row) -> str:
 def verdict_words(row: Row, found: SideBySide) -> str:
     """Which session is faster in a row."""
     return "overlap" if row.faster is None else f"{shortened(found.courses[row.faster].session, _NAME)} is faster"
-
-
-def _row(row: Row, found: SideBySide) -> list[Span]:
-    cells = [_cell(point, row.faster == index) for index, point in enumerate(row.best)]
-    return [Span(spent_words(row), Tone.FAINT), *cells, Span(verdict_words(row, found), Tone.FAINT)]
 
 
 def _cell(point: CoursePoint | None, faster: bool) -> Span:
