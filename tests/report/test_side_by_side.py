@@ -185,7 +185,7 @@ def test_the_text_draws_each_curve_to_where_its_session_ended() -> None:
     found = side_by_side([improving("long", (1.2, 1.5, 1.3, 1.1), 100), improving("short", (1.1,), 100)])
     drawn = [plain(spans) for spans in lines(found)]
     at = next(n for n, text in enumerate(drawn) if text.startswith("best so far by verdicts"))
-    first, second = (drawn[at + n].split("[")[0] for n in (0, 1))
+    first, second = (drawn[at + n].split("[")[0] for n in (1, 2))
     assert first.count("█") >= 1
     assert sum(mark in "·▁▂▃▄▅▆▇█" for mark in second) < sum(mark in "·▁▂▃▄▅▆▇█" for mark in first)
 
