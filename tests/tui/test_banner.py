@@ -66,6 +66,19 @@ def test_what_waits_is_named_with_the_key_that_decides(state: SessionState, word
     assert words in "\n".join(texts(state, Source()))
 
 
+def test_in_one_row_the_first_remedy_stays_whole_and_remedies_alone_are_left_to_the_footer() -> None:
+    waiting = tuple(idea for idea in STATE.ideas.values() if idea.status is IdeaStatus.PROPOSED)
+    for state in (STATE, replace(CALM, paused="a very long lunch with everyone")):
+        shown = banner.banner(state, Source(), waiting)
+        assert shown is not None
+        (one,) = banner.lines(shown, lambda action: actions.shown_key(action, {}), 40, 1)
+        assert one.width <= 40
+        assert shown.remedies[0][1] in one.text
+    ended = banner.banner(replace(CALM, closed="done"), Source(steers=False, replays=True), ())
+    assert ended is not None
+    assert banner.lines(ended, str, 40, 1) == ()
+
+
 def test_the_keys_are_the_users() -> None:
     vim = dict(actions.PRESETS["vim"])
     assert "e: approve or reject" in texts(replace(CALM, ideas=STATE.ideas), Source(), vim)[0]

@@ -151,12 +151,12 @@ def _export(state: SessionState, name: str) -> tuple[Remedy, ...]:
 def lines(shown: Banner, key: Callable[[str], str], room: int, rows: int = 2) -> tuple[Line, ...]:
     """The banner as one line, or two where the remedies would be cut off. ``key``: the user's key of an action.
 
-    In one row the words give way to the first remedy.
+    In one row the words give way to the first remedy, and remedies alone have none: the footer has their keys.
     """
     remedies = [f"{key(action)}: {words}" if action else words for action, words in shown.remedies]
     hints = _GAP.join(remedies)
     if not shown.words:
-        return (line(Cell(cut(f" {shown.heading}{hints}", room), shown.ink)),)
+        return (line(Cell(cut(f" {shown.heading}{hints}", room), shown.ink)),) if rows > 1 else ()
     words = f" {shown.words}"
     if not shown.heading and width(words) + len(_GAP) + width(hints) < room:
         return (line(Cell(f"{words}{_GAP}{hints}", shown.ink)),)

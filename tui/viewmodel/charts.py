@@ -12,7 +12,7 @@ from engine.domain.state import SessionState
 from engine.report.facts import charts
 from engine.report.facts.ticks import Span, log_ticks, round_ticks
 from tui.viewmodel import fmt, plot
-from tui.viewmodel.cells import Cell, Ink, Line, line, width
+from tui.viewmodel.cells import Cell, Ink, Line, fold_line, line, width
 from tui.viewmodel.pages import empty_page
 from tui.viewmodel.plot import Canvas, Plane, PlotAxis, PlotWindow
 
@@ -57,8 +57,10 @@ def speedup_chart(state: SessionState, selected: str, view: PlotWindow, room: in
     if not dots:
         return ChartPage(title, empty_page("no kernel is measured yet"))
     if height < _LEAST:
-        return ChartPage(title, _climb_words(found, dots))
-    rounds = sorted(state.rounds)
+        return ChartPage(title, _climb_words(found, dots, room)[-height:])
+    rounds = sorted(
+        {*state.rounds, *(dot.round for dot in found.dots)}
+    )  # one by hand may precede its round
     whole = (min(rounds) - 0.5, max(rounds) + 0.5), (0.0, max(1.1, max(dot.y for dot in dots) * 1.1))
     x, y = view.spans(*whole)
     marks = sorted({1.0, *round_ticks(y, _most_ticks(height))}, key=lambda mark: mark != 1.0)
@@ -84,12 +86,13 @@ _CLIMB_LEGENDS = (
 _ROOF_LEGENDS = ("● measured   ○ screened   ◆ selected", "○ screened  ◆ selected")
 
 
-def _climb_words(found: charts.Climb, dots: Sequence[Dot]) -> tuple[Line, ...]:
+def _climb_words(found: charts.Climb, dots: Sequence[Dot], room: int) -> tuple[Line, ...]:
     """The incumbents without a plot, where there is no room for one."""
     steps = [step.speedup for step in found.incumbents]
     best = max(dots, key=lambda dot: dot.y)
     words = f" {' → '.join(f'{fmt.digits(step)}×' for step in steps)}" if steps else ""
-    return (line(Cell(words, Ink.BEST)), line(Cell(f" {_BEST_MEASURED} {best.kernel} {fmt.digits(best.y)}×", Ink.WARN)))
+    steps_lines = fold_line(line(Cell(words, Ink.BEST)), room, 1)
+    return (*steps_lines, line(Cell(f" {_BEST_MEASURED} {best.kernel} {fmt.digits(best.y)}×", Ink.WARN)))
 
 
 def _climb_dots(found: charts.Climb) -> tuple[Dot, ...]:
@@ -143,7 +146,8 @@ def roofline_chart(state: SessionState, selected: str, view: PlotWindow, room: i
         return ChartPage("roofline", empty_page(why))
     if height < _LEAST:
         ends = "".join(f" · {name} {fmt.scaled(peak)}FLOP/s" for name, peak in reversed(found.peaks))
-        return ChartPage("roofline", (line(Cell(f" {fmt.scaled(found.copy)}B/s{ends}", Ink.FAINT)),))
+        words = line(Cell(f" {fmt.scaled(found.copy)}B/s{ends}", Ink.FAINT))
+        return ChartPage("roofline", tuple(fold_line(words, room, 1)[:height]))
     figures = f"{fmt.digits(found.intensity)} FLOP/byte" if found.counted else "one operation per output"
     dots = tuple(Dot(d.kernel, math.log10(found.intensity), math.log10(d.rate), d.precise) for d in found.dots)
     peaks = [(name, math.log10(peak)) for name, peak in found.peaks]

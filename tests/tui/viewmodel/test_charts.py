@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -122,3 +124,17 @@ def test_labels_of_neighbouring_rows_are_not_both_drawn() -> None:
     canvas = Canvas(plot.plane_of((0, 1), (0, 1), PlotAxis(((0.5, "a"), (0.52, "b"), (1.0, "c")), ""), 20, 12))
     lines = plot.framed(canvas, PlotAxis((), ""), PlotAxis(((0.5, "a"), (0.52, "b"), (1.0, "c")), ""))
     assert [line.text[0] for line in lines if line.text[0] != " "] == ["c", "a"]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_without_room_for_a_plot_no_figure_is_cut(make: Callable[..., ChartPage]) -> None:
+    whole = text(make(STATE, "", WHOLE, 400, 4)).split()
+    shown = make(STATE, "", WHOLE, 30, 4)
+    assert text(shown).split() == whole
+    assert all(line.width <= 30 for line in shown.lines)
+
+
+def test_a_kernel_of_a_round_that_never_opened_is_drawn() -> None:
+    rounds = {number: one for number, one in STATE.rounds.items() if number < 4}
+    drawn = text(charts.speedup_chart(replace(STATE, rounds=rounds), "", WHOLE, 118, 30))
+    assert drawn == text(charts.speedup_chart(STATE, "", WHOLE, 118, 30))
