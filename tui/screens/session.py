@@ -140,7 +140,7 @@ class SessionScreen(ArrangedScreen):
         ages = self.update_bars()
         self.query_one(DetailTabs).progress = dict(self.bridge.progress)
         tree = self.query_one(KernelTree)
-        tree.start = () if self.bridge.state.kernels else self._start_lines(ages, tree.size.width)
+        tree.start = () if self.bridge.state.kernels else self._start_lines(ages, tree.size.width or self.app.size.width)
         self.show_text(self._banner(), self.query_one("#banner", Static))
         self.update_transport()
         self._show_keys()

@@ -118,7 +118,7 @@ def idea_facts(state: SessionState, idea: Idea, advice: str = "") -> tuple[tuple
         ("category", text.category),
         ("parent", parent),
         ("evidence", parent_evidence(state, idea)),
-        ("predicted", f"{text.predicted:g}× over its parent" if text.predicted is not None else "none"),
+        ("predicted", f"{fmt.ratio(text.predicted)} over its parent" if text.predicted is not None else "none"),
         ("expected", text.expected),
         ("risks", text.risks),
         ("kernels", f"{idea.branch} requested" + (f": {', '.join(idea.kernels)}" if idea.kernels else "")),
