@@ -58,9 +58,8 @@ def speedup_chart(state: SessionState, selected: str, view: PlotWindow, room: in
         return ChartPage(title, empty_page("no kernel is measured yet"))
     if height < _LEAST:
         return ChartPage(title, _climb_words(found, dots, room)[-height:])
-    rounds = sorted(
-        {*state.rounds, *(dot.round for dot in found.dots)}
-    )  # one by hand may precede its round
+    # a kernel that is added by hand may come before its round opens
+    rounds = sorted({*state.rounds, *(dot.round for dot in found.dots)})
     whole = (min(rounds) - 0.5, max(rounds) + 0.5), (0.0, max(1.1, max(dot.y for dot in dots) * 1.1))
     x, y = view.spans(*whole)
     marks = sorted({1.0, *round_ticks(y, _most_ticks(height))}, key=lambda mark: mark != 1.0)
