@@ -181,6 +181,7 @@ class ModuleLauncher:
         self._private = [torch.empty_like(tensor) for tensor in self._inputs[0]] if load.copies_inputs else []
         self._returned: list[Any] = []
         self._made: list[Any] = []
+        """The last call's outputs, and the copies of those that the judge could not read where they are."""
         self._held: list[Any] = []
         self._memory: ModuleMemory | None = None
         if load.device != "cpu" and send is not None and self._is_kernel:
@@ -234,7 +235,7 @@ class ModuleLauncher:
                 checked_output(self._as_tensor(value), operand, self._device)
                 for operand, value in zip(outputs, returned, strict=True)
             ]
-            self._made = made or returned
+            self._made = [*made, *returned]
             if self._is_kernel and self._reuses_held_memory(self._made, last):
                 return Fault("rejected", "returned the memory of an earlier call's output, which its caller may still hold")
             if not self._copies_outputs:
