@@ -17,7 +17,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import outcome_files
@@ -26,7 +26,7 @@ from benchmarks.outcome_files import FOLDER, Outcome, OutcomeKey, outcome_key
 from benchmarks.search_quality import ADAPTIVE, SEQUENTIAL, Budget, Strategy, bootstrap, opened
 from engine.domain import queries
 from engine.domain import work as w
-from engine.domain.model import Blob, Interval
+from engine.domain.model import PLAYBOOK, Blob, Interval
 from engine.domain.regimes import Regime
 from engine.domain.state import Kernel, SessionState
 from engine.domain.strategy.values import variance
@@ -108,7 +108,9 @@ async def searched(playground: Playground, strategy: Strategy, verdicts: int, se
     blobs = MemoryBlobs()
     bench = RecordedBench(blobs.put, playground, f"{playground.problem}:{seed}")
     playbook = Playbook(catalog.problems_root() / playground.problem)
-    return await search(opened(strategy, Budget("verdicts", verdicts), seed), bench, playbook, blobs)
+    first = opened(strategy, Budget("verdicts", verdicts), seed)
+    first = replace(first, settings=replace(first.settings, source=PLAYBOOK))
+    return await search(first, bench, playbook, blobs)
 
 
 async def best(playground: Playground, strategy: Strategy, verdicts: int, seed: int) -> float:

@@ -185,6 +185,20 @@ def test_what_waits_elsewhere_is_tried_when_no_idea_comes_for_the_best_parents()
     assert (pair.parent, pair.stem) == ("k0", TUNE)
 
 
+def test_without_new_ideas_the_best_at_hand_is_tried_wherever_it_waits() -> None:
+    """A playbook has no idea for the kernel of a restart, and none for the best parents."""
+    trials = tuple(Trial("k0" if n == 1 else f"k{n - 1}", f"s{n}", 0.2, "a", "", f"k{n}") for n in range(1, 9))
+    waiting = (OpenIdea("i9", "k3", "s9", 0.9, "a", ""), OpenIdea("i10", "k8", "s10", -0.9, "a", ""))
+    found = known(*trials, open=waiting, fixed=frozenset(trial.stem for trial in trials))
+    tuned = [Trial("k8", TUNE, 0.0, "engine", "occupancy", f"k{n}") for n in range(9, 14)]
+    kernels = {str(t.child): Parent(str(t.child), "k8", found.kernels["k8"].value - 0.01, 1e-4, TUNE) for t in tuned}
+    found = replace(found, kernels={**found.kernels, **kernels}, trials=(*trials, *tuned))
+    steps = [decided(replace(found, step=step), None, may_ask=False) for step in range(20)]
+    assert all(step.focus is not None for step in steps)
+    steps = [decided(replace(found, step=step, invents=False), None, may_ask=False) for step in range(20)]
+    assert all(step.focus is None and step.pair is not None and step.pair.idea == "i9" for step in steps)
+
+
 def test_trials_on_a_kernel_count_that_is_not_the_best_of_its_idea() -> None:
     """An idea with two kernels is one trial; the slower one is a parent like any other."""
     kernels = {

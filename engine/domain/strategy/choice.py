@@ -105,8 +105,8 @@ class _Search:
             focus = restarted
             ranked = self._ranked(focus)
             pairs = self._pairs(ranked, focus.root)
-        if not pairs and not may_ask:  # the proposer has no more for the best parents: what waits elsewhere is tried
-            pairs = [pair for parent in self._candidates() for pair in self._own_pairs(parent)]
+        if not self.belief.evidence.invents or not (pairs or may_ask):  # what waits elsewhere is all that is left
+            pairs += [pair for parent in self._candidates() if parent not in ranked for pair in self._own_pairs(parent)]
         best = max(pairs, key=lambda p: p.score, default=None)
         ask = self._ask(ranked, best) if may_ask else None
         return NextStep(self.belief, ask, best, focus, ranked)
@@ -244,9 +244,10 @@ class _Search:
         """A restart from an ancestor of the best kernel, if that promises more improvement per kernel than the best pair.
 
         Where one idea prevails among the latest trials it goes back behind an idea that is not familiar, whatever is at hand.
+        Where nobody has new ideas, nothing else can be tried there.
         """
         belief, tuning = self.belief, self.belief.tuning
-        if len(belief.gains) < tuning.warm_up:
+        if len(belief.gains) < tuning.warm_up or not belief.evidence.invents:
             return None
         best = belief.best
         top = belief.parents[best].value

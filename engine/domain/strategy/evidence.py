@@ -76,6 +76,8 @@ class Evidence:
     """Stems of ideas that nobody can write for another parent: the playbook's, in a session without a writer."""
     earlier: int = 0
     """Trials of the session before those in ``trials``."""
+    invents: bool = True
+    """Whether anybody has new ideas for any kernel. A playbook has what is written in it, for the kernels that it names."""
 
     @property
     def tried(self) -> int:
@@ -122,7 +124,7 @@ def evidence(state: SessionState) -> Evidence:
     return Evidence(
         settings.seed, max(queries.last_round(state), 0), kernels, tuple(tables.trials[-WINDOW:]), tuple(tables.open),
         tables.asked, tables.predictions, _prior(state, settings.prior), frozenset(tables.rejected),
-        frozenset(tables.tuned), frozenset(tables.fixed), _earlier(state, tables),
+        frozenset(tables.tuned), frozenset(tables.fixed), _earlier(state, tables), state.models.source != PLAYBOOK,
     )  # fmt: skip
 
 
