@@ -6,7 +6,7 @@ A suite of one is its workload: nothing is combined, and nothing is told workloa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -37,6 +37,16 @@ def failed_workload(names: Sequence[str], workload: str, *, first: bool) -> Fail
     here = names.index(workload)
     before, after = tuple(names[:here]), tuple(names[here + 1 :])
     return FailedWorkload(workload, before, after) if first else FailedWorkload(workload, before + after)
+
+
+def among(names: Sequence[str], places: Collection[int]) -> str:
+    """`` on A, B``: the workloads at these places; empty for all of them."""
+    return f" on {', '.join(names[place] for place in sorted(places))}" if len(places) < len(names) else ""
+
+
+def step(place: int, name: str, workloads: int) -> str:
+    """``workload 3 of 8, NAME: `` before words on what is done; empty for a single workload."""
+    return f"workload {place + 1} of {workloads}, {name}: " if workloads > 1 else ""
 
 
 def geometric_mean(values: Sequence[Interval]) -> Interval:

@@ -158,13 +158,13 @@ class JudgeSession:
             tuple(more), ceilings or (known is not None and bool(known.calibrations)),
         )  # fmt: skip
         try:
-            reply = await self._client.ask(request, silent)
+            reply = await self._client.ask(request, say)
         except ProblemError:
             if a.chance is None:
                 raise
             # The bounds may allow settings that the reference does not: open it without.
             self.assignment = replace(a, chance=None)
-            reply = await self._client.ask(msgspec.structs.replace(request, holdouts=self.assignment.holdouts), silent)
+            reply = await self._client.ask(msgspec.structs.replace(request, holdouts=self.assignment.holdouts), say)
         assert isinstance(reply, p.OpenReply)
         others = DeviceProcesses.on(found.bus_id) if found.device.kind == "cuda" and not confined.reference else None
         return OpenedProblem(found.device, reply.workloads, confined, others)

@@ -55,8 +55,8 @@ def kernel(wrong: str) -> KernelSpec:
     return KernelSpec("k.cpp", code, *classify(code, "k.cpp"), {})
 
 
-async def judged(folder: Path) -> tuple[w.Failed | None, w.Verified | w.Suspected | w.Failed]:
-    """What is said of a kernel that is wrong on the second workload, and of a right one."""
+async def judged(folder: Path, said: list[str]) -> tuple[w.Failed | None, w.Verified | w.Suspected | w.Failed]:
+    """What is found of a kernel that is wrong on the second workload, and of a right one; what was ``said`` meanwhile."""
     (folder / "reference.py").write_text(REFERENCE)
     (folder / "problem.toml").write_text(TABLE)
     problem = catalog.find(str(folder))
@@ -66,16 +66,20 @@ async def judged(folder: Path) -> tuple[w.Failed | None, w.Verified | w.Suspecte
     try:
         async with asyncio.timeout(120):
             wrong = await bench.check_kernel(kernel("if (ROWS == 300) out[7] += 1;"), lambda _: None)
-            return wrong, await bench.verify_kernel(kernel(""), lambda _: None)
+            return wrong, await bench.verify_kernel(kernel(""), said.append)
     finally:
         await bench.close()
 
 
 def test_a_kernel_must_be_right_on_every_workload_of_the_suite(tmp_path: Path) -> None:
-    wrong, right = asyncio.run(judged(tmp_path))
+    said: list[str] = []
+    wrong, right = asyncio.run(judged(tmp_path, said))
     assert isinstance(right, w.Verified), right
     assert [one.workload for one in right.screen.by_workload] == ["flat", "tall"]
     assert wrong is not None
     assert wrong.failure.kind is FailureKind.MISMATCH
     assert wrong.failure.reason.startswith("on workload tall: ")
     assert wrong.failure.failed_on == FailedWorkload("tall", passed=("flat",))
+    assert [one for one in said if "quick" in one] == [
+        f"workload {n} of 2, {name}: quick timing" for n, name in ((1, "flat"), (2, "tall"))
+    ]

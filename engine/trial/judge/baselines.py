@@ -62,7 +62,8 @@ class Baselines:
         self._kept: dict[str, baseline_cache.Kept] = {}
         self._missing: dict[str, str] = {}
         self._measured_once: dict[str, Measurement] = {}
-        self._initialised = False
+        self.started = False
+        """Whether it is known which of them run here."""
 
     @property
     def claimable(self) -> float:
@@ -79,10 +80,10 @@ class Baselines:
 
         A resumed session has measured them before: cached ones are used, and those that fail to run are skipped again.
         """
-        if not self._initialised:
+        if not self.started:
             self._kept = self._valid(baseline_cache.decode(self._opened.cached, self._opened.others))
             self._missing = dict(self._failing(bed))
-            self._initialised = True
+            self.started = True
         return self._pool.baselines(bed, self.interleaved, pair)
 
     def over_all(self, ratios: Mapping[str, Interval]) -> dict[str, Interval]:
@@ -121,7 +122,7 @@ class Baselines:
             self._kept = {name: one for name, one in self._kept.items() if name not in gone}
             found = self._measure_now(bed, report)
         self._add_found(kept, found)
-        self._initialised = True
+        self.started = True
         self._measured_once = {
             name: one for name, one in found.items() if name.startswith(_COMPILED) and name != opened.baseline
         }

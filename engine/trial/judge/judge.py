@@ -61,7 +61,7 @@ _SLOTS = 8
 class Judge:
     """One problem on trial. Created for an ``OpenRequest``. Raises ProblemError or DeviceError."""
 
-    def __init__(self, opened: OpenRequest, supervisor: socket.socket | None = None) -> None:
+    def __init__(self, opened: OpenRequest, supervisor: socket.socket | None = None, say: Say = lambda _: None) -> None:
         """``supervisor`` starts the hosts if this process runs in the trial's sandbox."""
         self._opened = opened
         self.device = devices.describe(opened.device)
@@ -88,7 +88,11 @@ class Judge:
             self.device, self._pool, setup, self._weights, self.peaks, self._measure_peaks_again, len(each), self._bounds[1]
         )
         try:
-            self._trials = [WorkloadTrial(one, tools) for one in each]
+            self._trials: list[WorkloadTrial] = []
+            for place, one in enumerate(each):
+                if len(each) > 1:
+                    say(suite.step(place, one.workload.name, len(each)) + "reading the problem")
+                self._trials.append(WorkloadTrial(one, tools))
         except BaseException:
             self._pool.close()
             raise
@@ -125,20 +129,21 @@ class Judge:
         self._peaks = request.peaks
         self._pool.launch()
         found: dict[str, PreparedWorkload] = {}
-        for trial in self._trials:
+        for place, trial in enumerate(self._trials):
             if trial.name in request.known:
                 continue
             with self._turn(trial):
-                say(f"calibrating the correctness check against float64{self._on(trial)}")
-                trial.calibrate()
+                tell = self._telling(place, say)
+                trial.calibrate(tell)
                 self._pool.await_hosts()
                 cached = request.cached.get(trial.name, b"")
-                found[trial.name] = trial.prepare(request.peaks, cached, say, measure=request.measure)
+                found[trial.name] = trial.prepare(request.peaks, cached, tell, measure=request.measure)
         return PrepareReply(found)
 
-    def _on(self, trial: WorkloadTrial) -> str:
-        """`` on NAME`` in a suite of several workloads."""
-        return f" on {trial.name}" if len(self._trials) > 1 else ""
+    def _telling(self, place: int, say: Say) -> Say:
+        """``say`` for the workload at this place of the suite."""
+        step = suite.step(place, self._trials[place].name, len(self._trials))
+        return lambda words: say(step + words)
 
     @contextmanager
     def _turn(self, trial: WorkloadTrial, *, first: bool = False) -> Iterator[None]:
@@ -199,11 +204,12 @@ class Judge:
         self._pool.discard_prestarted()
         found = {}
         with self._pool.kernel() as runner:
-            for trial, built in zip(self._trials, candidate.each(), strict=True):
+            for place, (trial, built) in enumerate(zip(self._trials, candidate.each(), strict=True)):
                 with self._turn(trial, first=True):
-                    if self._on(trial):
-                        say(f"checking {candidate.name}{self._on(trial)}")
-                    found[trial.name] = trial.verify(runner, built, say, self._bounds[0] - 1)
+                    tell = self._telling(place, say)
+                    if len(self._trials) > 1:
+                        tell(f"checking {candidate.name}")
+                    found[trial.name] = trial.verify(runner, built, tell, self._bounds[0] - 1)
         self._screened = (candidate, [one.pair for one in found.values()])
         return VerifyReply(
             suite.verification({name: one.verification for name, one in found.items()}),

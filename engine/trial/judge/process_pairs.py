@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 
+from engine.domain import suite
 from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.interleaving import Contestants
 from engine.trial.judge.process_pool import LOAD_S, ProcessPool
@@ -48,7 +49,7 @@ class ProcessPairs:
                     count = max(min(least, self._bounds[0]) - done, 2) if self._pool.keeps_processes else 1
                     waiting = self._start_runners(stack, judged, range(done, done + count))
                 done += 1
-                say(f"process pair {done} of {most}{self._among(places)}")
+                say(f"process pair {done} of {most}{suite.among([trial.name for trial in self._trials], places)}")
                 self._run_suite(waiting.pop(0), judged, pairs, take, places)
                 self._pool.end_pair()
                 if done >= least:
@@ -112,8 +113,3 @@ class ProcessPairs:
                 continue
             with blaming(name), self._pool.kernel(rival=name == OTHER) as runner:
                 self._trials[0].settle_weights(runner, candidate)
-
-    def _among(self, places: frozenset[int]) -> str:
-        """Some of the workloads, as words; empty for all of them."""
-        some = ", ".join(self._trials[place].name for place in sorted(places))
-        return f" on {some}" if len(places) < len(self._trials) else ""

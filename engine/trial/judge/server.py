@@ -101,7 +101,7 @@ def _answer(
         if isinstance(request, p.DeviceRequest | p.PeaksRequest):
             return judge, _about_device(request)
         if isinstance(request, p.OpenRequest):
-            return _opened(judge, request, supervisor)
+            return _opened(judge, request, supervisor, say)
         assert judge is not None
         match request:
             case p.PrepareRequest():
@@ -140,10 +140,12 @@ def _tried(
             return judge.versus(candidate, other, say, effort, regime)
 
 
-def _opened(earlier: Judge | None, request: p.OpenRequest, supervisor: socket.socket | None) -> tuple[Judge | None, Message]:
+def _opened(
+    earlier: Judge | None, request: p.OpenRequest, supervisor: socket.socket | None, say: Callable[[str], None]
+) -> tuple[Judge | None, Message]:
     if earlier is not None:
         earlier.close()
-    judge = Judge(request, supervisor)
+    judge = Judge(request, supervisor, say)
     return judge, p.OpenReply(judge.signatures)
 
 

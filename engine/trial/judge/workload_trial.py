@@ -134,8 +134,9 @@ class WorkloadTrial:
 
     # preparation
 
-    def calibrate(self) -> None:
+    def calibrate(self, say: Say) -> None:
         """Calibrate the correctness check and try the trivial models."""
+        say("calibrating the correctness check against float64")
         bed = self.bed()
         self._check = self._check or describe_check(self.reference, bed.calibration)
 
@@ -153,8 +154,10 @@ class WorkloadTrial:
             measured, to_cache = results.measured, results.to_cache
             notes = (*notes, *results.notes)
             same = self.baselines.same or same
+            if self.holdouts:
+                say("calibrating the correctness check on hold-out shapes")
             self.beds.calibrate_holdouts()
-            self._tools.pool.null_runners(bed, {KERNEL: "host"})
+            self._tools.pool.start_null_runners({KERNEL: "host"})
         preparation = Preparation(
             self.signature, self._check, measured, same, least.floor_us, least.bound, ceilings, least.bytes_moved, "", notes
         )
@@ -186,15 +189,17 @@ class WorkloadTrial:
         contracts = {KERNEL: candidate.contract}
         pool.prestart(prestarted)
         pool.start_null_runners(contracts)
+        if not self.baselines.started:
+            say("starting the baselines")
         baselines = self.baselines.runners(bed, 0)  # they load meanwhile
         self.load(runner, candidate)
         pool.stand_by()
         weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
         own, perturbed = (known.own, known.perturbed) if known is not None else (CheckTally(), CheckTally())
         jitter = known.jitter if known is not None else self._check_outputs(bed, runner, own, perturbed)
-        say("quick timing")
         contest = Contestants({KERNEL: runner}, baselines, pool.null_runners(bed, contracts), contracts)
         pool.stand_by()
+        say("quick timing")
         pair = self._screen(bed, contest, own)
         pool.end_pair()
         holdouts = known.holdouts if known is not None else self._verify_holdouts(runner, candidate, say)
