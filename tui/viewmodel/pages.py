@@ -10,6 +10,8 @@ from tui.viewmodel.cells import BLANK, Cell, Ink, Line, cut, fold_line, line, on
 
 INDENT = "  "
 _ANY = 10_000
+_LEAST = 24
+"""The room of a text before its page has a width."""
 
 
 def section(title: str, room: int) -> Line:
@@ -32,7 +34,7 @@ def table(rows: Sequence[tuple[str, Sequence[Cell]]], room: int = _ANY) -> list[
 
 def paragraph(text: str, room: int) -> list[Line]:
     """The text wrapped into indented lines of readable length."""
-    return [line(f"{INDENT}{part}") for part in wrap(text, min(room - 4, 96))]
+    return [line(f"{INDENT}{part}") for part in wrap(text, max(_LEAST, min(room - 4, 96)))]
 
 
 def notes(state: SessionState, room: int) -> tuple[Line, ...]:

@@ -374,3 +374,7 @@ def test_view_models_import_no_toolkit() -> None:
     program = f"import sys\n{imports}\nprint({{'textual', 'rich', 'torch'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_text_on_a_page_without_a_width_is_wrapped_at_words() -> None:
+    assert [one.text.strip() for one in pages.paragraph("compiling with line tables", 0)] == ["compiling with line", "tables"]
