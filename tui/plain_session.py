@@ -117,6 +117,8 @@ class PlainSession:
     def _waiting(self) -> str:
         """Why the session does not go on by itself; empty if it does, or if ideas are the reason."""
         state, bridge = self._bridge.state_now, self._bridge
+        if not bridge.is_run and state.closed is None:
+            return f"No process runs this session: espalier open {bridge.shell_name} resumes it."
         if not self._steers:
             return "This session is shown, not steered." if bridge.transport is not None else ""
         if state.closed is not None:

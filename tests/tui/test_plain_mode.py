@@ -83,6 +83,14 @@ def test_a_replay_is_walked_and_read_only(tmp_path: Path) -> None:
     assert (tmp_path / "s" / "journal.jsonl").read_bytes() == before
 
 
+def test_a_followed_session_that_no_process_runs_says_how_to_resume_it(tmp_path: Path) -> None:
+    sessions.whole(tmp_path / "s")
+    file = tmp_path / "s" / "journal.jsonl"
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:20]))
+    told = steered("follow", tmp_path / "s", "1", "0")
+    assert f"No process runs this session: espalier open {tmp_path / 's'} resumes it." in told
+
+
 def test_home_lists_sessions_and_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
     sessions.whole(tmp_path / "sessions" / "mine")
