@@ -103,7 +103,7 @@ def _text(kernel: Kernel, around: _Neighbourhood, generation: int) -> IdeaText:
         rationale=(
             f"{kernel.id} is among the best kernels with {values}; {len(around.untried)} neighbouring "
             f"combination{'s' * (len(around.untried) != 1)} of its tunables {'is' if len(around.untried) == 1 else 'are'} "
-            "untried. Changing one value at a time shows which tunables still matter. The code stays the same."
+            "untried. Changing as few values as possible shows which tunables still matter. The code stays the same."
         ),
         key=f"{TUNE}:{kernel.id}:{generation}",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,8 @@ MAX_CANDIDATES = 2048
 """Combinations considered; larger spaces are sampled."""
 
 Combination = Mapping[str, int]
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,21 +194,47 @@ def neighbours(
     chosen: Combination,
     tried: Iterable[Combination],
 ) -> tuple[Combination, ...]:
-    """Allowed untried combinations that differ from ``chosen`` in one tunable, nearest values first.
+    """Allowed untried combinations that differ from ``chosen`` in one tunable, nearest values first; or in two that a
+    requirement ties, where it allows neither change alone.
 
     Raises:
         KernelCodeError: a requirement that cannot be evaluated.
     """
     seen = {tuple(sorted(t.items())) for t in tried} | {tuple(sorted(chosen.items()))}
-    steps: list[tuple[int, int, dict[str, int]]] = []
-    for order, tunable in enumerate(tunables):
-        at = tunable.values.index(chosen[tunable.name]) if chosen.get(tunable.name) in tunable.values else 0
-        for place, value in enumerate(tunable.values):
-            candidate = {**chosen, tunable.name: value}
-            if tuple(sorted(candidate.items())) not in seen and first_unmet(requires, names, candidate) is None:
-                steps.append((abs(place - at), order, candidate))
-    steps.sort(key=lambda step: step[:2])
-    return tuple(candidate for _, _, candidate in steps)
+
+    def allows(changes: Combination) -> bool:
+        return first_unmet(requires, names, {**chosen, **changes}) is None
+
+    moves = [_moves(tunable, chosen) for tunable in tunables]
+    alone = [(far, {one.name: value}) for one, own in zip(tunables, moves, strict=True) for far, value in own]
+    steps = [(far, changes) for far, changes in alone if allows(changes)]
+    together = (
+        (far + further, {tunables[a].name: value, tunables[b].name: other})
+        for a, b in _tied(tunables, requires)
+        for (far, value), (further, other) in itertools.product(moves[a], moves[b])
+    )
+    for far, changes in itertools.islice(together, MAX_CANDIDATES):
+        if not any(allows({name: value}) for name, value in changes.items()) and allows(changes):
+            steps.append((far, changes))
+    steps.sort(key=lambda step: step[0])
+    found = ({**chosen, **changes} for _, changes in steps)
+    return tuple(one for one in found if tuple(sorted(one.items())) not in seen)
+
+
+def _moves(tunable: Tunable, chosen: Combination) -> list[tuple[int, int]]:
+    """The other values of a tunable, each behind its distance from the chosen one."""
+    at = tunable.values.index(chosen[tunable.name]) if chosen.get(tunable.name) in tunable.values else 0
+    return [(abs(place - at), value) for place, value in enumerate(tunable.values) if value != chosen.get(tunable.name)]
+
+
+def _tied(tunables: Sequence[Tunable], requires: Sequence[Rule]) -> list[tuple[int, int]]:
+    """The pairs of tunables, by their places, that one requirement names."""
+    pairs: dict[tuple[int, int], None] = {}
+    for rule in requires:
+        named = set(rule.listed[0]) if isinstance(rule, ListedCombinations) else set(_NAME.findall(rule.text))
+        places = [place for place, tunable in enumerate(tunables) if tunable.name in named]
+        pairs |= dict.fromkeys(itertools.combinations(places, 2))
+    return list(pairs)
 
 
 _Point = tuple[int, ...]

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from engine.domain.errors import KernelCodeError
 from engine.domain.model import Dialect, Tunable
+from engine.ideas.playbook_file import read_playbook
+from engine.problem import catalog
 from engine.toolchain.tunables import default_values, first_unmet, neighbours, parse_requires, parse_tunables, variants
 
 SOURCE = """\
@@ -129,6 +131,37 @@ def test_neighbours_differ_in_one_tunable() -> None:
         {"BLOCK": 256, "UNROLL": 1},
         {"BLOCK": 256, "UNROLL": 4},
     )
+
+
+def test_neighbours_change_two_tunables_that_a_requirement_ties() -> None:
+    """From 6 × 4 no single change leads to 8 × 3 or 12 × 2, and what does not belong together stays apart."""
+    source = """// @tune ROWS = 6, 8, 12
+// @tune COLUMNS = 4, 3, 2
+// @tune AHEAD = 8, 24
+// @require ROWS * COLUMNS == 24
+"""
+    tunables, requires = parse_tunables(source, Dialect.CPP), parse_requires(source, Dialect.CPP)
+    chosen = {"ROWS": 6, "COLUMNS": 4, "AHEAD": 8}
+    found = neighbours(tunables, requires, {}, chosen, [])
+    assert found == (
+        {"ROWS": 6, "COLUMNS": 4, "AHEAD": 24},
+        {"ROWS": 8, "COLUMNS": 3, "AHEAD": 8},
+        {"ROWS": 12, "COLUMNS": 2, "AHEAD": 8},
+    )
+    assert neighbours(tunables, requires, {}, chosen, found) == ()
+
+
+@pytest.mark.parametrize("problem", ["matmul_fp32", "conv2d", "conv2d_relu_maxpool", "attention_fp16"])
+def test_tuning_reaches_every_allowed_combination_of_the_playbooks(problem: str) -> None:
+    playbook = read_playbook(catalog.problems_root() / problem)
+    for one in (one for idea in playbook.ideas for one in idea.implementations.get(Dialect.CPP, ())):
+        allowed = variants(one.tunables, one.requires, {}, 500, 0)
+        reached, edge = [allowed[0]], [allowed[0]]
+        while edge:
+            news = neighbours(one.tunables, one.requires, {}, edge.pop(), reached)
+            reached += news
+            edge += news
+        assert len(reached) == len(allowed), one.kernel.name
 
 
 def test_a_broken_requirement_is_named() -> None:
