@@ -9,8 +9,10 @@ import pytest
 from support import sessions, storm, ui
 from support.ui import until
 from textual.pilot import Pilot
+from textual.widgets import DataTable
 
 from tui.app import EspalierApp
+from tui.screens.compare import CompareScreen
 from tui.screens.gate import GateScreen
 from tui.screens.session import SessionScreen
 from tui.widgets.detail_tabs import DetailTabs
@@ -69,6 +71,27 @@ def test_what_had_the_focus_stays_when_the_terminal_gets_short(folder: Path) -> 
         await until(pilot, lambda: not heights(app)[1] and isinstance(app.focused, KernelTree))
 
     replayed(folder, (120, 40), act)
+
+
+def test_figures_of_two_kernels_are_compared_whole(folder: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await pilot.press("home", "m", "G", "v")
+        await until(pilot, lambda: isinstance(app.screen, CompareScreen) and isinstance(app.focused, DataTable))
+        table = app.screen.query_one(DataTable)
+        await until(pilot, lambda: table.region.height >= 8 and table.virtual_size.width <= 40)
+        assert "k1  →  k" in ui.screen_text(app)
+        await pilot.press("3")
+        await until(pilot, lambda: not table.region.height and isinstance(app.focused, LinesView))
+        await pilot.press("escape")
+        await until(pilot, lambda: table.region.height >= 8)
+        storm.resize(app, 120, 40)
+        await until(
+            pilot, lambda: len(table.columns) == 4 and all(one.region for one in (table, app.screen.query_one(DetailTabs)))
+        )
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+
+    replayed(folder, (40, 12), act)
 
 
 def test_the_text_of_an_idea_is_read_to_its_end_by_key(tmp_path: Path) -> None:

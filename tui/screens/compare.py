@@ -28,16 +28,19 @@ from tui.widgets.key_footer import KeyFooter
 _UNKNOWN = "—"
 ComparisonRow = tuple[str, ...]
 """(name, left, right, change)."""
+_BESIDE = 72
+"""The width from which the figures of both kernels stand beside each other."""
 _KEYS = footer_keys("compare.swap", "session.diff", "session.code", "session.timing", "compare.back")
 
 
 class CompareScreen(BridgeScreen):
-    """Compares ``right`` with ``left``."""
+    """Compares ``right`` with ``left``. On a short screen the figures have the room, or the page that was asked for."""
 
     PLACE: ClassVar[actions.Place] = actions.Place.COMPARE
     CSS_PATH = "compare.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*actions.bindings(actions.Place.COMPARE)]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (130, "-wide")]  # noqa: RUF012  # an instance variable of Screen
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (18, "-low")]  # noqa: RUF012
 
     def __init__(self, bridge: Bridge, left: str, right: str, clock: Callable[[], float] = time.time) -> None:
         super().__init__(bridge, clock)
@@ -57,6 +60,16 @@ class CompareScreen(BridgeScreen):
         self.query_one(DetailTabs).show(Tab.DIFF)
         self.query_one("DetailTabs LinesView").focus()
 
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._arrange)
+
+    def _arrange(self) -> None:
+        """Lay out the figures for the width, and focus what is shown."""
+        if self.state is not None:
+            self._draw(self.state)
+        if self.has_class("-short") and not self.has_class("-page"):
+            self.query_one("#numbers").focus()
+
     def watch_state(self, state: SessionState | None) -> None:
         if state is not None:
             self._draw(state)
@@ -65,21 +78,33 @@ class CompareScreen(BridgeScreen):
         left, right = state.kernels.get(self._left), state.kernels.get(self._right)
         if left is None or right is None:
             return
-        title = f" {left.id} {kernels.title(state, left)}  →  {right.id} {kernels.title(state, right)}"
+        beside = self.app.size.width >= _BESIDE
+        named = [f"{one.id} {kernels.title(state, one)}" if beside else one.id for one in (left, right)]
+        title = f" {named[0]}  →  {named[1]}"
         self.query_one("#title", Static).update(Content.styled(title, "bold"))
         table = self.query_one("#numbers", DataTable)
         table.clear(columns=True)
-        for head in ("", left.id, right.id, "change"):
-            table.add_column(Text(head, "bold"))
-        for name, first, second, change in rows(state, left, right):
-            table.add_row(Text(name, "dim"), Text(first), Text(second), Text(change))
+        if not beside:
+            table.show_header = False
+            table.add_column("")
+            for one in rows(state, left, right):
+                for text in _stacked(left.id, right.id, one):
+                    table.add_row(text)
+        else:
+            table.show_header = True
+            for head in ("", left.id, right.id, "change"):
+                table.add_column(Text(head, "bold"))
+            for name, first, second, change in rows(state, left, right):
+                table.add_row(Text(name, "dim"), Text(first), Text(second), Text(change))
         tabs = self.query_one(DetailTabs)
         tabs.state = state
         tabs.kernel, tabs.other = self._right, self._left
 
     def action_tab(self, tab: str) -> None:
         """Show a page of the right kernel."""
+        self.add_class("-page")
         self.query_one(DetailTabs).show(Tab[tab])
+        self.call_after_refresh(self.query_one("DetailTabs LinesView").focus)
 
     def action_swap(self) -> None:
         """Swap the two kernels."""
@@ -100,8 +125,20 @@ class CompareScreen(BridgeScreen):
             self.notify(f"Copied {kernel.name} of {kernel.id}.", markup=False, timeout=2)
 
     def action_back(self) -> None:
-        """Return to the tree."""
-        self.dismiss()
+        """Return to the tree; a short screen's page leads to the figures first."""
+        if self.has_class("-short") and self.has_class("-page"):
+            self.remove_class("-page")
+            self.call_after_refresh(self._arrange)
+        else:
+            self.dismiss()
+
+
+def _stacked(left: str, right: str, row: ComparisonRow) -> Iterator[Text]:
+    """A row of the comparison in a column: its name with the change, then the figure of each kernel."""
+    name, first, second, change = row
+    yield Text.assemble((name, "dim"), f"  {change}" if change else "")
+    for kernel, figure in ((left, first), (right, second)):
+        yield Text.assemble((f"  {kernel}  ", "bold"), figure)
 
 
 def rows(state: SessionState, left: Kernel, right: Kernel) -> list[ComparisonRow]:
