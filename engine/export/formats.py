@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from engine.domain import corroboration
 from engine.domain.errors import ProblemError
@@ -140,11 +141,23 @@ def flashinfer_traces(given: FormatExport) -> str:
     lines = []
     for workload in given.workloads:
         trace = {
-            "definition": declared.entry, "workload": json.loads(declared.rows[workload.name]), "solution": _name(given),
+            "definition": declared.entry, "workload": _workload(declared, workload.name), "solution": _name(given),
             "evaluation": _evaluation(given, workload.name),
         }  # fmt: skip
         lines.append(json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
     return "".join(lines)
+
+
+def _workload(declared: ProblemFormat, name: str) -> dict[str, Any]:
+    """A workload as the problem's file has it. Raises ProblemError for one that FlashInfer-Bench cannot read."""
+    found: dict[str, Any] = json.loads(declared.rows[name])
+    custom = [key for key, given in found["inputs"].items() if given["type"] == "custom"]
+    if custom:
+        raise ProblemError(
+            f"workload {name}: {', '.join(custom)}: inputs of the problem's own function, which traces of FlashInfer-Bench "
+            "cannot name: export --format sol"
+        )
+    return found
 
 
 def _result(kernel: Kernel) -> Measurement | None:

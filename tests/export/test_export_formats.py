@@ -116,6 +116,16 @@ def test_a_kernel_of_a_suite_has_a_trace_for_each_workload_with_its_own_time(tmp
     assert description == "Espalier, compiled for workloads M4, M16, M64"
 
 
+def test_a_trace_cannot_name_inputs_of_the_problems_own_function(tmp_path: Path) -> None:
+    written = files.definition(custom_inputs_entrypoint="make", reference=files.GENERATE)
+    own = {"x": {"type": "custom"}, "factor": {"type": "custom"}}
+    rows = [files.workload(m, inputs=own) for m in (4, 16, 64)]
+    given = export(catalog.find(str(files.write_sol(tmp_path, written, *rows))), MODULE)
+    assert json.loads(formats.sol_solution(given))["definition"] == "scale"
+    with pytest.raises(ProblemError, match="workload M4: x, factor: inputs of the problem's own function"):
+        formats.flashinfer_traces(given)
+
+
 WRONG = Mismatch("out", (4, 8), 3, 32, 1e-3, (), (WrongElement((0, 1), 2.0, 2.5, 0.25), WrongElement((0, 2), 1.0, 1.1, 0.1)))
 FAILURES = {
     "INCORRECT_NUMERICAL": Failure(FailureKind.MISMATCH, "wrong", "", (WRONG,)),
