@@ -16,9 +16,11 @@ from engine.journal import store
 from engine.journal.blobs import Blobs
 from engine.report.text.lines import Line, Span, Tone, line
 from engine.session.seeds import kernel_of
-from engine.toolchain.listing import ListedInstruction, ListingChange, MachineListing, listing_diff
+from engine.toolchain.listed_instructions import ListedInstruction
+from engine.toolchain.listing import ListingChange, MachineListing, listing_diff
 
 _NO_SAMPLES = "not sampled: `espalier kernel profile` samples the program counter on a CPU"
+_LOOPS = "each | is a loop around the instruction (static)"
 _CONTEXT = 3
 
 
@@ -31,8 +33,9 @@ def machine_code(session: str, kernel: str, against: str | None, as_json: bool) 
     """List the machine code of KERNEL of SESSION, with the source lines it came from.
 
     The kernel is built once more with line tables, for the device that the session ran on; no device is needed. Where `espalier
-    kernel profile` sampled the program counter, each instruction shows its share of the samples. With --diff, addresses and the
-    numbers of registers make no difference.
+    kernel profile` sampled the program counter, each instruction shows its share of the samples. Bars count the loops around an
+    instruction, as far as the branches of the machine code show them. With --diff, addresses and the numbers of registers make
+    no difference.
     """
     folder = store.resolve(session)
     state = read_state(folder)
@@ -45,15 +48,16 @@ def machine_code(session: str, kernel: str, against: str | None, as_json: bool) 
         changes = listing_diff(drive(lambda _: disassemble(folder, state, other)), found)
     if as_json:
         rows = [
-            {"sign": c.sign.strip(), "function": c.instruction.function, "address": c.instruction.address,
-             "text": c.instruction.text, "line": c.instruction.line, "samples": c.instruction.samples}
-            for c in changes
+            {"sign": c.sign.strip(), "function": one.function, "address": one.address, "text": one.text, "line": one.line,
+             "samples": one.samples, "depth": one.depth}
+            for c in changes for one in [c.instruction]
         ]  # fmt: skip
         total = found.samples or None
         show_json({"kernel": target.id, "against": against, "tool": found.tool, "samples": total, "instructions": rows})
         return
     source = Blobs(folder).text(target.source).splitlines()
     samples = f"{found.samples:,} samples: {hot_code.SKID}" if found.samples else _NO_SAMPLES
+    samples += f"; {_LOOPS}" if any(one.depth for one in found.instructions) else ""
     show([line(Span(f"{target.id}: {len(found.instructions)} instructions, {found.tool}; {samples}", Tone.FAINT))])
     show(_diff_lines(changes) if other is not None else _listing_lines(found, source))
 
@@ -93,4 +97,5 @@ def _instruction(one: ListedInstruction, sign: str, samples: int = 0) -> Line:
     """``samples`` are those of all instructions; 0 if there are none to show."""
     tone = {"+": Tone.GOOD, "-": Tone.BAD}.get(sign, Tone.PLAIN)
     share = [Span(f"{hot_code.share_words(one.samples, samples):>6} ", Tone.WARN)] if samples else []
-    return line(Span(f"{sign:1}"), *share, Span(f" {one.address:>6x}  ", Tone.FAINT), Span(one.text, tone))
+    bars = Span(f"{'|' * one.depth:3} ", Tone.FAINT)
+    return line(Span(f"{sign:1}"), *share, Span(f" {one.address:>6x} ", Tone.FAINT), bars, Span(one.text, tone))

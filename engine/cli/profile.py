@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
 from engine.api.profiling import profile_kernel
@@ -78,9 +80,11 @@ def _lines(kernel: Kernel, profile: Profile, before: Profile | None, summary: st
 
 
 def _hot_lines(profile: Profile) -> list[Line]:
-    """The hottest lines with their shares."""
+    """The hottest lines with their shares, or the deepest loops."""
     if profile.hot is None:
         return []
+    if not profile.hot.samples:
+        return [line(loop.words) for loop in profile.hot.loops]
     rows = [(Span(row.words, Tone.STRONG), Span(row.place), Span(row.text)) for row in hot_code.rows(profile.hot)]
     return [line(f"hot code, of {profile.hot.samples:,} samples:"), *table(rows), line(Span(hot_code.SKID, Tone.FAINT))]
 
@@ -103,6 +107,7 @@ def _json_object(kernel: Kernel, profile: Profile, before: Profile | None, summa
             "samples": hot.samples,
             "elsewhere": dict(hot.elsewhere),
             "lines": [{"line": one.line, "text": one.text, "samples": one.samples} for one in hot.lines],
+            "loops": [asdict(loop) for loop in hot.loops],
         },
         "parent_metrics": dict(before.metrics) if before is not None and before.device == profile.device else None,
     }

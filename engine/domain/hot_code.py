@@ -1,4 +1,4 @@
-"""The code of a kernel in which it spends its time: samples of the program counter, by source line. Pure."""
+"""The code of a kernel in which it spends its time: samples of the program counter by source line, or its loops. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from engine.domain.model import Blob
 
 HOTTEST = 8
 """Source lines that are recorded."""
+LOOPS = 3
+"""Loops that are recorded."""
 _SHOWN = 3
 SKID = "a sample names the instruction after the one that waited"
 """A signal arrives once the interrupted instruction is done, and waiting shows where its result is needed."""
@@ -24,17 +26,41 @@ class HotLine:
 
 
 @dataclass(frozen=True, slots=True)
-class HotCode:
-    """Where the threads of a kernel were, at fixed intervals during its calls."""
+class HotLoop:
+    """An innermost loop of the machine code. It says what runs often, not what takes long."""
 
-    samples: int
+    function: str
+    depth: int
+    first: int
+    """The first and the last source line of its instructions; 0 if the compiler gave none."""
+    last: int
+    instructions: int
+    mix: Mapping[str, int] = field(default_factory=dict)
+    """Instruction family → count, as in ``engine.domain.instruction_mix``."""
+
+    @property
+    def words(self) -> str:
+        """``loop depth 2 (static) of softmax, lines 10–11: 12 instructions, MUFU 1, LDG 1``."""
+        lines = f", line{'s' if self.last > self.first else ''} {self.first}" if self.first else ""
+        upto = f"–{self.last}" if self.last > self.first else ""
+        families = ", ".join(f"{name} {count}" for name, count in sorted(self.mix.items(), key=lambda item: -item[1]))
+        return f"loop depth {self.depth} (static) of {self.function}{lines}{upto}: {self.instructions} instructions, {families}"
+
+
+@dataclass(frozen=True, slots=True)
+class HotCode:
+    """Where the threads of a kernel were, at fixed intervals during its calls; its loops where that was not sampled."""
+
+    samples: int = 0
     """Those of all threads that ran the kernel's code, outside it too."""
     lines: tuple[HotLine, ...] = ()
     """The hottest first, at most ``HOTTEST``."""
     elsewhere: Mapping[str, int] = field(default_factory=dict)
     """Library → samples in it: a mathematical function, or a thread that waits for others."""
     listing: Blob = ""
-    """The machine code with the samples of each instruction, as JSON."""
+    """The machine code with the samples and the loops of each instruction, as JSON."""
+    loops: tuple[HotLoop, ...] = ()
+    """The deepest first, at most ``LOOPS``; only where nothing was sampled."""
 
 
 def share_words(part: float, whole: float) -> str:
@@ -64,6 +90,8 @@ def rows(hot: HotCode) -> Iterator[HotRow]:
 
 
 def summary(hot: HotCode) -> str:
-    """The hottest places on one line, for a log or a prompt."""
+    """The hottest places, or the deepest loops, on one line, for a log or a prompt."""
+    if not hot.samples:
+        return "; ".join(loop.words for loop in hot.loops)
     places = [f"{row.place} {f'`{row.text}` ' if row.text else ''}{row.words}" for row in rows(hot)][:_SHOWN]
     return f"{', '.join(places)} of {hot.samples:,} samples of the program counter"

@@ -59,12 +59,12 @@ class Profile:
     log: Blob = ""
     seconds: float = 0.0
     hot: HotCode | None = None
-    """Where the kernel spends its time, read in a run of its own; ``None`` if that is not known."""
+    """Where the kernel spends its time, sampled in a run of its own, or its loops; ``None`` if neither is known."""
 
     @property
     def was_read(self) -> bool:
-        """Whether anything was: counters, or hot code."""
-        return bool(self.tool) or self.hot is not None
+        """Whether anything was, in a run: counters, or samples."""
+        return bool(self.tool) or (self.hot is not None and self.hot.samples > 0)
 
     @property
     def blobs(self) -> tuple[Blob, ...]:

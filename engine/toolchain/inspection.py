@@ -152,7 +152,7 @@ async def listing_tool(binary: Path) -> tuple[str, ...] | Uninspected:
     found = await _device_tool(_CUBIN_TOOLS if binary.suffix == ".cubin" else _EMBEDDED_TOOLS)
     if found is None:
         return Uninspected("nvdisasm is missing: install the CUDA toolkit's binary utilities")
-    return (found[0], "--print-line-info", found[1]) if Path(found[0]).name.startswith("nvdisasm") else found
+    return (found[0], "--print-line-info-inline", found[1]) if Path(found[0]).name.startswith("nvdisasm") else found
 
 
 def _embeds_device_code(binary: Path) -> bool:

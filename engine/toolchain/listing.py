@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,21 +17,14 @@ from engine.sandbox.confinement import Confinement, run_confined
 from engine.toolchain.build import Artefact, BuildFailure, BuildOutcome, BuildRequest, build_with
 from engine.toolchain.device_images import cubins
 from engine.toolchain.inspection import Uninspected, listing_tool
+from engine.toolchain.listed_instructions import ListedInstruction, parse_native, parse_sass
+from engine.toolchain.loops import with_depths
 from engine.toolchain.recipes import recipe_for
 
 _LINE_TABLES = {Dialect.CPP: "-g1", Dialect.CUDA: "-lineinfo"}
 _MOST_BYTES = 16 << 20
 _QUADRATIC = 3000
 """Instructions up to which a diff compares every pair."""
-
-_SASS_FUNCTION = re.compile(r"^\s*(?:\.text\.(?P<section>[\w$.]+):|Function : (?P<name>\S+))")
-_SASS_LINE = re.compile(r'^\s*//## File "(?P<file>[^"]+)", line (?P<line>\d+)')
-_SASS = re.compile(r"^\s*/\*(?P<at>[0-9a-f]{4,})\*/\s+(?P<text>.*?)\s*;?\s*(?:/\*.*)?$")
-_SASS_LABEL = re.compile(r"^\s*\.L_x?_?\w+:")
-_NATIVE_FUNCTION = re.compile(r"^[0-9a-f]+ <(?P<name>[^>]+)>:$")
-_NATIVE_LINE = re.compile(r"^(?P<file>/\S+|[\w.+-]+\.\w+):(?P<line>\d+)(?: \(discriminator \d+\))?$")
-_NATIVE_INLINED = re.compile(r"^inlined by (?P<file>/\S+|[\w.+-]+\.\w+):(?P<line>\d+)")
-_NATIVE = re.compile(r"^\s+(?P<at>[0-9a-f]+):\s+(?P<text>\S.*?)\s*(?:#.*)?$")
 
 _NORMAL = (
     (re.compile(r"<[^>]*\+0x[0-9a-f]+>"), "<>"),
@@ -49,17 +41,6 @@ _NORMAL = (
     (re.compile(r"\+-?0x[0-9a-f]+\]"), "+N]"),
 )
 """What two compilations may choose differently: addresses, labels, registers, offsets of operands in memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListedInstruction:
-    """One instruction. ``line`` is the line of the kernel's code that it came from; 0 where unknown."""
-
-    function: str
-    address: int
-    text: str
-    line: int
-    samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,50 +116,10 @@ async def _listed(binary: Path, confinement: Confinement) -> MachineListing | Un
     except OSError as error:
         return Uninspected(f"{program.name} cannot be run: {error.strerror}")
     lines = result.output.splitlines()
-    found = tuple(parse_sass(lines) if device else parse_native(lines))
+    found = with_depths(tuple(parse_sass(lines) if device else parse_native(lines)))
     if result.status != 0 or not found:
         return Uninspected(f"{program.name} cannot read {binary.name}: exit status {result.status}")
     return MachineListing(found, program.name)
-
-
-def parse_sass(lines: Sequence[str]) -> Iterator[ListedInstruction]:
-    """The instructions of a listing of ``nvdisasm -g`` or ``cuobjdump -sass``, without padding at a function's end."""
-    function, source = "", 0
-    for line in lines:
-        if match := _SASS_FUNCTION.match(line):
-            function, source = match["section"] or match["name"], 0
-        elif match := _SASS_LINE.match(line):
-            source = int(match["line"]) if Path(match["file"]).stem == "kernel" else 0
-        elif (match := _SASS.match(line)) and match["text"] and match["text"] != "NOP":
-            yield ListedInstruction(function, int(match["at"], 16), " ".join(match["text"].split()), source)
-
-
-def parse_native(lines: Sequence[str]) -> Iterator[ListedInstruction]:
-    """The instructions of a listing of ``objdump -d -l --inlines``, of functions that have a line of the kernel's code.
-
-    Code inlined from elsewhere, an intrinsic for example, counts for the line of the kernel that called it.
-    """
-    function, here, called, chain_open = "", 0, 0, False
-    held: list[ListedInstruction] = []
-    for line in [*lines, "0 <end>:"]:
-        if match := _NATIVE_FUNCTION.match(line):
-            if any(one.line for one in held):
-                yield from held
-            function, here, called, held = match["name"], 0, 0, []
-        elif match := _NATIVE_LINE.match(line):
-            here, called, chain_open = _own_line(match), 0, True
-        elif match := _NATIVE_INLINED.match(line):
-            # Without a location before it, it is another chain of calls to the same place.
-            called, chain_open = (called if chain_open else 0) or _own_line(match), True
-        elif match := _NATIVE.match(line):
-            chain_open = False
-            if not match["text"].startswith(("nop", "data16", "cs nop")):
-                text = " ".join(match["text"].split())
-                held.append(ListedInstruction(function, int(match["at"], 16), text, here or called))
-
-
-def _own_line(match: re.Match[str]) -> int:
-    return int(match["line"]) if Path(match["file"]).name == "kernel.cpp" else 0
 
 
 def normal_text(text: str) -> str:

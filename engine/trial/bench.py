@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from engine.domain import work as w
 from engine.domain.errors import KernelCodeError
+from engine.domain.hot_code import HotCode
 from engine.domain.memory_plan import WorkloadMemory
 from engine.domain.model import (
     Blob,
@@ -33,6 +34,7 @@ from engine.problem.graph_ir import Graph, Unsupported
 from engine.sandbox.confinement import detect
 from engine.toolchain.build import BuildFailure
 from engine.toolchain.inspection import instruction_counts
+from engine.toolchain.static_hot_code import static_hot_code
 from engine.toolchain.static_scan import static_scan
 from engine.trial import protocol as p
 from engine.trial.judge_session import Assignment as Assignment
@@ -233,9 +235,20 @@ class TrialBench:
         return replace(result, seconds=time.monotonic() - began)
 
     async def profile_kernel(self, kernel: KernelSpec, say: Say) -> Profile:
-        """Hardware counters of a kernel's calls on fresh inputs of the workload: one on a GPU, many and hot code on a CPU."""
+        """Hardware counters of a kernel's calls on fresh inputs of the workload, and its hot code.
+
+        On a CPU many calls are counted and others sampled. On a GPU one call is counted; the hot code is that of its loops.
+        """
         async with self.device_held(say):
-            return await self._profile(kernel, say)
+            counters = await self._profile(kernel, say)
+            device, signature = await self.describe()
+        if device.kind == "cpu" or kernel.dialect is Dialect.PYTHON:
+            return counters
+        try:
+            case = case_of(kernel, self._assignment.workload, signature, device)
+        except KernelCodeError:
+            return counters
+        return _with_hot_code(counters, await static_hot_code(case.request, await detect(), self._store), device)
 
     async def _profile(self, kernel: KernelSpec, say: Say) -> Profile:
         on_cpu = self._assignment.device == "cpu"
@@ -260,10 +273,7 @@ class TrialBench:
             counters = await perf.profile_cpu(subject, support, *common, cold=cold)
         if kernel.dialect is Dialect.PYTHON:
             return counters
-        hot = await pc_sampling.sample_cpu(subject, *common, cold=cold)
-        if isinstance(hot, str):
-            return replace(counters, note="; ".join(filter(None, (counters.note, f"hot code unknown: {hot}"))))
-        return replace(counters, hot=hot, device=opened.device.name)
+        return _with_hot_code(counters, await pc_sampling.sample_cpu(subject, *common, cold=cold), opened.device)
 
     async def _request_verdict(
         self, kernel: KernelSpec, say: Say, request: Callable[[p.Candidate], p.Request]
@@ -309,6 +319,13 @@ class TrialBench:
 
     async def close(self) -> None:
         await self._judge.close()
+
+
+def _with_hot_code(counters: Profile, hot: HotCode | str, device: Device) -> Profile:
+    """The profile with the kernel's hot code, or with the reason why it is not known."""
+    if isinstance(hot, str):
+        return replace(counters, note="; ".join(filter(None, (counters.note, f"hot code unknown: {hot}"))))
+    return replace(counters, hot=hot, device=device.name)
 
 
 async def built(kernel: BuiltKernel, store: StoreBlob) -> w.Built:

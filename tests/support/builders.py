@@ -25,7 +25,8 @@ from engine.domain.profile import Profile
 from engine.domain.regimes import ClockAndPower, Sustained
 from engine.domain.settings import Settings
 from engine.domain.state import SessionState
-from engine.toolchain.listing import ListedInstruction, MachineListing
+from engine.toolchain.listed_instructions import ListedInstruction
+from engine.toolchain.listing import MachineListing
 
 START = 1_795_000_000.0
 """When every fixture's session opens: 18 November 2026, UTC."""
@@ -119,8 +120,8 @@ def profile(duration_us: float = 812.25) -> Profile:
 
 def machine_listing() -> MachineListing:
     """A loop over the second line of a kernel, and what surrounds it."""
-    loop = ListedInstruction("launch", 0x1104, "vfmadd132ps %ymm0,%ymm1,%ymm0", 2, 700)
-    jump = ListedInstruction("launch", 0x1109, "jne 1104 <launch+0x4>", 2, 100)
+    loop = ListedInstruction("launch", 0x1104, "vfmadd132ps %ymm0,%ymm1,%ymm0", 2, 700, 1)
+    jump = ListedInstruction("launch", 0x1109, "jne 1104 <launch+0x4>", 2, 100, 1, 0x1104)
     return MachineListing((ListedInstruction("launch", 0x1100, "mov %rdi,%rax", 1, 50), loop, jump), "objdump", 1000)
 
 

@@ -10,15 +10,8 @@ from engine.domain.model import Contract, Dialect
 from engine.sandbox.confinement import detect
 from engine.toolchain.build import BuildRequest
 from engine.toolchain.inspection import Uninspected
-from engine.toolchain.listing import (
-    ListedInstruction,
-    MachineListing,
-    listing_diff,
-    machine_listing,
-    normal_text,
-    parse_native,
-    parse_sass,
-)
+from engine.toolchain.listed_instructions import ListedInstruction, parse_native, parse_sass
+from engine.toolchain.listing import MachineListing, listing_diff, machine_listing, normal_text
 
 SASS = """
 .text.softmax_rows:
@@ -50,7 +43,7 @@ launch():
 def test_device_code_has_lines_of_the_kernels_own_file() -> None:
     assert list(parse_sass(SASS)) == [
         ListedInstruction("softmax_rows", 0x0, "LDC R1, c[0x0][0x28]", 12),
-        ListedInstruction("softmax_rows", 0x10, "@!P0 BRA `(.L_x_0)", 0),
+        ListedInstruction("softmax_rows", 0x10, "@!P0 BRA `(.L_x_0)", 0, target=0x20),
         ListedInstruction("softmax_rows", 0x20, "EXIT", 14),
     ]
 
@@ -89,7 +82,7 @@ def test_processor_code_is_that_of_functions_with_a_line_of_the_kernel() -> None
     assert list(parse_native(NATIVE)) == [
         ListedInstruction("launch", 0x1100, "mov %rdi,%rax", 3),
         ListedInstruction("launch", 0x1103, "vmovups (%rdi),%zmm1", 4),
-        ListedInstruction("launch", 0x1109, "jmp 1100 <launch>", 0),
+        ListedInstruction("launch", 0x1109, "jmp 1100 <launch>", 0, target=0x1100),
     ]
 
 

@@ -16,7 +16,8 @@ from engine.domain.hot_code import HotCode
 from engine.domain.model import Contract, Dialect
 from engine.domain.profile import Profile
 from engine.problem import catalog
-from engine.toolchain.listing import ListedInstruction, MachineListing
+from engine.toolchain.listed_instructions import ListedInstruction
+from engine.toolchain.listing import MachineListing
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
 from engine.trial.messages import SAMPLED_ADDRESSES, SampledAddresses
 from engine.trial.runner.sample_loop import Mapping, by_place, read_mappings

@@ -139,8 +139,8 @@ def test_the_profilers_summary_or_its_reason_is_shown(
 
 
 ROWS = [
-    {"sign": "", "function": "launch", "address": 0, "text": "mov %rdi,%rax", "line": 1, "samples": 0},
-    {"sign": "+", "function": "launch", "address": 16, "text": "@!P0 BRA .L", "line": 0, "samples": 0},
+    {"sign": "", "function": "launch", "address": 0, "text": "mov %rdi,%rax", "line": 1, "samples": 0, "depth": 0},
+    {"sign": "+", "function": "launch", "address": 16, "text": "@!P0 BRA .L", "line": 0, "samples": 0, "depth": 1},
 ]
 
 

@@ -44,6 +44,17 @@ def test_the_hottest_line_comes_first_with_its_instructions() -> None:
     assert sorted(where, key=lambda word: where[word]) == ["second", "vfmadd", "jne", "first"]
 
 
+def test_loops_are_marked_and_the_deepest_lead_where_nothing_was_sampled() -> None:
+    found = {**FOUND, "samples": 0, "instructions": [{**row, "samples": 0} for row in FOUND["instructions"]]}
+    lines = [line.text for line in machine_code.listing(found, CODE, Dialect.CPP, 100)]
+    loop = next(n for n, text in enumerate(lines) if "loop depth 1 (static)" in text)
+    assert "extern second" in lines[loop + 1]
+    assert ["┃" in text for text in lines[loop + 2 :]] == [True, True]
+    assert machine_code.has_heat(found)
+    first = next(text for text in (line.text for line in machine_code.hottest(found, CODE, Dialect.CPP, 100)) if "│" in text)
+    assert first.split() == ["depth", "1", "2", "│", "extern", "second"]
+
+
 def test_a_damaged_listing_is_an_error() -> None:
     with pytest.raises(EspalierError, match="profile the kernel again"):
         machine_code.recorded("{")

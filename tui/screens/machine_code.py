@@ -94,15 +94,15 @@ class MachineCodeScreen(Dialog[None]):
         page.lines = draw(found, self._bridge.code_of(self._kernel), self._kernel.dialect, page.size.width)
 
     def _keys(self) -> Iterator[str]:
-        if self._sampled:
+        if self._can_sort:
             yield "h listing" if self._hottest_first else "h hottest first"
-        elif self._can_sample:
+        if self._can_sample:
             yield "H samples it"
         yield "Esc closes"
 
     @property
-    def _sampled(self) -> bool:
-        return self._found is not None and not self._against and bool(self._found["samples"])
+    def _can_sort(self) -> bool:
+        return self._found is not None and not self._against and listings.has_heat(self._found)
 
     @property
     def _can_sample(self) -> bool:
@@ -111,7 +111,7 @@ class MachineCodeScreen(Dialog[None]):
 
     def action_hottest(self) -> None:
         """Show the hottest lines first, or the listing again."""
-        if self._sampled:
+        if self._can_sort:
             self._hottest_first = not self._hottest_first
             self.query_one(LinesView).scroll_home(animate=False)
             self._show()

@@ -308,8 +308,11 @@ def _counters(state: SessionState, kernel: Kernel, parent: Kernel | None, room: 
 
 
 def _hot_lines(hot: HotCode, room: int) -> list[Line]:
-    """The hottest source lines with their shares."""
+    """The hottest source lines with their shares, or the deepest loops."""
     bar = max(6, min(16, room - 60))
+    if not hot.samples:
+        loops = [part for loop in hot.loops for part in paragraph(one_line(loop.words), room)]
+        return [BLANK, section("hot code", room), *loops] if loops else []
     rows: list[tuple[str, Sequence[Cell]]] = [
         (row.place, (*fmt.meter(row.share, bar, Ink.WARN), Cell(f" {row.words:>5}  "), Cell(one_line(row.text), Ink.FAINT)))
         for row in hot_code.rows(hot)

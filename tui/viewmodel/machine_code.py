@@ -15,6 +15,9 @@ from tui.viewmodel.fmt import meter
 
 _CONTEXT = 3
 _NO_SAMPLES = "not sampled"
+_LOOPS = "bars mark the loops of the machine code (static)"
+_DEEPEST = 3
+"""Loops around an instruction that have a bar each."""
 _BAR = 8
 _HOT = 0.1
 """Share from which on an instruction stands out."""
@@ -38,11 +41,14 @@ def listing(found: Mapping[str, Any], source: str, dialect: Dialect, room: int) 
     rows: Sequence[Row] = found["instructions"]
     code = highlight(source, dialect)
     lines = list(_head(found, room))
-    function, at = "", -1
+    function, at, depth = "", -1, 0
     for row in rows:
         if row["function"] != function:
-            function, at = row["function"], -1
+            function, at, depth = row["function"], -1, 0
             lines += [BLANK, line(Cell(f"  {clean(function)}", Ink.FUNCTION))]
+        if row["depth"] > depth:
+            lines.append(line(Cell(f"  {_bars(row['depth'])} loop depth {row['depth']} (static)", Ink.ACCENT)))
+        depth = row["depth"]
         if row["line"] != at:
             at = row["line"]
             text = code[at - 1].cells if 0 < at <= len(code) else ()
@@ -55,25 +61,41 @@ def listing(found: Mapping[str, Any], source: str, dialect: Dialect, room: int) 
 
 
 def hottest(found: Mapping[str, Any], source: str, dialect: Dialect, room: int) -> tuple[Line, ...]:
-    """The source lines with samples, the hottest first, each above its instructions with samples."""
+    """The source lines, the hottest first, each above its instructions: by samples, else by the depth of their loops."""
     code = highlight(source, dialect)
+    total = found["samples"] or 0
+    heat = "samples" if total else "depth"
     by_line: dict[int, list[Row]] = {}
     for row in found["instructions"]:
-        if row["samples"]:
+        if row[heat]:
             by_line.setdefault(row["line"], []).append(row)
     lines = list(_head(found, room))
-    for at, rows in sorted(by_line.items(), key=lambda item: -sum(row["samples"] for row in item[1])):
+    for at, rows in sorted(by_line.items(), key=lambda item: _heat(item[1], heat), reverse=True):
         text = code[at - 1].cells if 0 < at <= len(code) else (Cell("no source line", Ink.FAINT),)
-        share = share_words(sum(row["samples"] for row in rows), found["samples"])
-        lines += [BLANK, Line((Cell(f"{share:>7} ", Ink.WARN), Cell(f"{at or '':>5} │ ", Ink.RULE), *text), Ground.TRACK)]
-        lines += [_instruction(row, found["samples"], room) for row in sorted(rows, key=lambda row: -row["samples"])]
+        sampled = share_words(sum(row["samples"] for row in rows), total)
+        mark = Cell(f"{sampled:>7} " if total else f"  depth {max(row['depth'] for row in rows)} ", Ink.WARN)
+        lines += [BLANK, Line((mark, Cell(f"{at or '':>5} │ ", Ink.RULE), *text), Ground.TRACK)]
+        lines += [_instruction(row, total, room) for row in sorted(rows, key=lambda row: -row[heat])]
     return tuple(lines)
+
+
+def has_heat(found: Mapping[str, Any]) -> bool:
+    """Whether any instruction was sampled, or is in a loop."""
+    return any(row["samples"] or row["depth"] for row in found["instructions"])
+
+
+def _heat(rows: Sequence[Row], heat: str) -> tuple[int, int]:
+    """The samples of a line; or its deepest loop, then the number of its instructions there."""
+    values = [row[heat] for row in rows]
+    return (sum(values), 0) if heat == "samples" else (max(values), values.count(max(values)))
 
 
 def _head(found: Mapping[str, Any], room: int) -> Iterator[Line]:
     samples = found["samples"]
     words = f"{len(found['instructions'])} instructions, {clean(found['tool'])}; "
     words += f"{samples:,} samples of the program counter: {SKID}" if samples else _NO_SAMPLES
+    if any(row["depth"] for row in found["instructions"]):
+        words += f"; {_LOOPS}"
     yield from (line(Cell(f"  {part}", Ink.FAINT)) for part in wrap(words, max(20, room - 4)))
 
 
@@ -103,7 +125,7 @@ def _changes(rows: Sequence[Row]) -> Iterator[Line]:
 
 
 def _instruction(row: Row, samples: int = 0, room: int = 0) -> Line:
-    """``samples`` are those of all instructions; 0 if there are none to show."""
+    """``samples`` are those of all instructions; 0 if there are none to show. Without ``room`` loops are not marked."""
     sign = row.get("sign") or " "
     ink = {"+": Ink.GOOD, "-": Ink.BAD}.get(sign, Ink.RULE)
     opcode, blank, operands = clean(row["text"]).partition(" ")
@@ -112,11 +134,16 @@ def _instruction(row: Row, samples: int = 0, room: int = 0) -> Line:
     else:
         guard = ""
     ground = {"+": Ground.ADDED, "-": Ground.REMOVED}.get(sign, Ground.NONE)
+    bars = f"{_bars(row['depth']):<{_DEEPEST}} " if room else " "
     cells = (
-        *_share(row, samples, room), Cell(f" {sign} {row['address']:>6x}  ", ink), Cell(guard, Ink.FAINT),
-        Cell(opcode, Ink.KEYWORD), Cell(f"{blank}{operands}"),
+        *_share(row, samples, room), Cell(f" {sign} {row['address']:>6x} ", ink), Cell(bars, Ink.ACCENT),
+        Cell(guard, Ink.FAINT), Cell(opcode, Ink.KEYWORD), Cell(f"{blank}{operands}"),
     )  # fmt: skip
     return line(*cells, ground=ground)
+
+
+def _bars(depth: int) -> str:
+    return "┃" * min(_DEEPEST, depth)
 
 
 def _share(row: Row, samples: int, room: int) -> Sequence[Cell]:

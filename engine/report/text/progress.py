@@ -275,7 +275,7 @@ def _kernel_line(event: e.Event, state: SessionState) -> Line | None:
             known = state.kernels.get(kernel)
             parent = state.kernels.get(known.parent or "") if known else None
             words = one_line(profile.line(found, parent.profile if parent else None))
-            if found.hot is not None:
+            if found.hot is not None and found.hot.samples:
                 words = f"hot: {one_line(hot_code.summary(found.hot))}{f'; {words}' if found.tool else ''}"
             return _about(kernel, f" profiled: {words}" if found.was_read else f": {words}")
         case e.KernelCancelled(kernel, reason):

@@ -24,7 +24,8 @@ from engine.toolchain.build import BuildFailure, BuildOutcome, BuildRequest, bui
 from engine.toolchain.cache import Cache, cache_folder
 from engine.toolchain.elf import starts_threads
 from engine.toolchain.inspection import Uninspected
-from engine.toolchain.listing import ListedInstruction, MachineListing, build_with_lines, list_binary
+from engine.toolchain.listed_instructions import ListedInstruction
+from engine.toolchain.listing import MachineListing, build_with_lines, list_binary
 from engine.toolchain.recipes import recipe_for
 from engine.trial.messages import SAMPLED_ADDRESSES, SampledAddresses
 from engine.trial.tools.kernel_case import DumpInputs, Store, sandboxed, write_spec
