@@ -284,10 +284,15 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def dense(value: Any) -> Any:
-    """A contiguous output: a strided view is copied on the kernel's own time."""
-    if type(value) is torch.Tensor and value.layout == torch.strided and not torch.Tensor.is_contiguous(value):
-        return torch.Tensor.contiguous(value)
-    return value
+    """An output whose memory holds its values in order, as the judge reads them.
+
+    A strided view, and a conjugate or a negation that torch has put off, are copied on the kernel's own time.
+    """
+    if type(value) is not torch.Tensor or value.layout != torch.strided:
+        return value
+    if torch.Tensor.is_contiguous(value) and not (torch.Tensor.is_conj(value) or torch.Tensor.is_neg(value)):
+        return value
+    return torch.resolve_neg(torch.resolve_conj(torch.Tensor.contiguous(value)))
 
 
 def flattened(value: Any) -> list[Any]:
