@@ -137,3 +137,17 @@ def test_keys_help_and_palette_over_home_give_way_to_a_session_that_opens(tmp_pa
             await app._leave()
 
     sessions.run(act)
+
+
+@pytest.mark.parametrize("size", [(40, 12), (80, 24)])
+def test_the_form_for_columns_says_how_to_leave_it(size: tuple[int, int], tmp_path: Path) -> None:
+    sessions.whole(tmp_path / "s")
+
+    async def act() -> None:
+        app = ui.app(None, "replay", tmp_path / "s")
+        async with app.run_test(size=size) as pilot:
+            await ui.until(pilot, lambda: ui.shows_tree(app))
+            await pilot.press("vertical_line")
+            await ui.until(pilot, lambda: "Esc: close" in ui.screen_text(app))
+
+    sessions.run(act)
