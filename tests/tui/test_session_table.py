@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,5 +53,22 @@ def test_an_example_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             table = app.query_one(SessionTable)
             table.show([ONE])
             assert "▷ example" in [cell.plain for cell in table.get_row_at(0)]
+
+    sessions.run(body)
+
+
+def test_neither_an_empty_nor_a_long_list_has_a_scrollbar_across() -> None:
+    async def body() -> None:
+        app = Host()
+        async with app.run_test(size=(120, 8)) as pilot:
+            table = app.query_one(SessionTable)
+            for width in range(60, 90, 5):
+                await pilot.resize_terminal(width, 8)
+                table.show([])
+                await pilot.pause()
+                assert not table.show_horizontal_scrollbar
+                table.show([replace(ONE, folder=Path(f"/sessions/{number}")) for number in range(20)])
+                await until(pilot, lambda width=width: table.size.width in (width, width - 1))  # less the scrollbar down
+                assert not table.show_horizontal_scrollbar
 
     sessions.run(body)

@@ -20,6 +20,10 @@ _BY_IMPORTANCE = ("session", "incumbent", "state", "last", "trend", "kernels", "
 class SessionTable(DataTable[Text]):
     """Sessions, one line each. Widths are chosen for the table's own content width, known only after its layout."""
 
+    DEFAULT_CSS = """
+    SessionTable { overflow-x: hidden; scrollbar-size-vertical: 1; }
+    """
+
     def __init__(self, clock: Callable[[], float], searched: Callable[[], Path | None], *, id: str) -> None:
         """``searched``: the folder of the session that this process searches."""
         super().__init__(id=id, cursor_type="row", zebra_stripes=False)
