@@ -151,3 +151,18 @@ def test_the_form_for_columns_says_how_to_leave_it(size: tuple[int, int], tmp_pa
             await ui.until(pilot, lambda: "Esc: close" in ui.screen_text(app))
 
     sessions.run(act)
+
+
+@pytest.mark.parametrize("size", [(40, 12), (80, 24), (120, 40)])
+def test_help_lists_its_keys_in_a_terminal_of_every_size(size: tuple[int, int]) -> None:
+    async def act() -> None:
+        app = ui.app()
+        async with app.run_test(size=size) as pilot:
+            await ui.until(pilot, lambda: app.screen.is_mounted)
+            await pilot.press("question_mark")
+            await ui.until(pilot, lambda: "Quit" in ui.screen_text(app))
+            page, keys = app.screen.query_one("#page"), app.screen.query_one("#keys")
+            await ui.until(pilot, lambda: keys.size.height > 10)
+            assert page.virtual_size.height > keys.size.height
+
+    asyncio.run(act())

@@ -53,6 +53,9 @@ class HelpScreen(Dialog[None]):
         self.query_one("#page").focus()
 
     def on_resize(self) -> None:
+        self.call_after_refresh(self._fill)  # a text that changes while it is laid out keeps its height
+
+    def _fill(self) -> None:
         """What an action does stands beside its name, or below it where there is little room."""
         self.query_one("#keys", Static).update(self._keys(below=self.app.size.width < _BESIDE))
 
