@@ -30,6 +30,8 @@ SIZES = [(40, 12), (80, 24), (120, 40), (200, 60)]
 def test_each_instruction_has_its_share_and_the_source_line_above_it(room: int) -> None:
     lines = [line.text for line in machine_code.listing(FOUND, CODE, Dialect.CPP, room)]
     assert "1,000 samples" in " ".join(lines)
+    assert ("static" in " ".join(lines[:3])) is (room >= 64), "below that the legend stands at the end"
+    assert "static" in " ".join(lines)
     fused = next(n for n, text in enumerate(lines) if "vfmadd132ps" in text)
     assert lines[fused].split()[:2] == ["70", "%"]
     assert "2 │ extern second" in lines[fused - 1]

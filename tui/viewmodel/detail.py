@@ -24,6 +24,8 @@ from tui.viewmodel.pages import INDENT, empty_page, paragraph, section, table
 Cells = tuple[Cell, ...]
 _TOTAL = "total"
 """The key of the total among the instruction counts by family."""
+_AROUND_HOT_LINE = 14
+"""Columns of a row of the hot code beside its place, its bar and its text."""
 
 
 def heading(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:
@@ -309,14 +311,16 @@ def _counters(state: SessionState, kernel: Kernel, parent: Kernel | None, room: 
 
 def _hot_lines(hot: HotCode, room: int) -> list[Line]:
     """The hottest source lines with their shares, or the deepest loops."""
-    bar = max(6, min(16, room - 60))
     if not hot.samples:
         loops = [part for loop in hot.loops for part in paragraph(one_line(loop.words), room)]
         return [BLANK, section("hot code", room), *loops] if loops else []
-    rows: list[tuple[str, Sequence[Cell]]] = [
-        (row.place, (*fmt.meter(row.share, bar, Ink.WARN), Cell(f" {row.words:>5}  "), Cell(one_line(row.text), Ink.FAINT)))
-        for row in hot_code.rows(hot)
-    ]
+    bar = max(6, min(16, room - 60))
+    found = tuple(hot_code.rows(hot))
+    left = room - bar - max((width(row.place) for row in found), default=0) - _AROUND_HOT_LINE
+    rows: list[tuple[str, Sequence[Cell]]] = []
+    for row in found:
+        text = Cell(cut(one_line(row.text), left), Ink.FAINT)
+        rows.append((row.place, (*fmt.meter(row.share, bar, Ink.WARN), Cell(f" {row.words:>5}  "), text)))
     words = f"of {hot.samples:,} samples of the program counter: {hot_code.SKID}"
     return [BLANK, section("hot code", room), *table(rows), *paragraph(words, room)]
 

@@ -22,7 +22,7 @@ _BAR = 8
 _HOT = 0.1
 """Share from which on an instruction stands out."""
 _NARROW = 64
-"""Columns below which a share has no bar."""
+"""Columns below which a share has no bar, and the legend stands at the end."""
 Row = Mapping[str, Any]
 """One instruction as ``espalier kernel machine-code --json`` prints it."""
 
@@ -57,7 +57,7 @@ def listing(found: Mapping[str, Any], source: str, dialect: Dialect, room: int) 
         lines.append(_instruction(row, found["samples"] or 0, room))
     if not any(row["line"] for row in rows):
         lines.append(line(Cell("  the compiler gave no source lines", Ink.FAINT)))
-    return tuple(lines)
+    return (*lines, *_foot(found, room))
 
 
 def hottest(found: Mapping[str, Any], source: str, dialect: Dialect, room: int) -> tuple[Line, ...]:
@@ -76,7 +76,7 @@ def hottest(found: Mapping[str, Any], source: str, dialect: Dialect, room: int) 
         mark = Cell(f"{sampled:>7} " if total else f"  depth {max(row['depth'] for row in rows)} ", Ink.WARN)
         lines += [BLANK, Line((mark, Cell(f"{at or '':>5} │ ", Ink.RULE), *text), Ground.TRACK)]
         lines += [_instruction(row, total, room) for row in sorted(rows, key=lambda row: -row[heat])]
-    return tuple(lines)
+    return (*lines, *_foot(found, room))
 
 
 def has_heat(found: Mapping[str, Any]) -> bool:
@@ -91,11 +91,27 @@ def _heat(rows: Sequence[Row], heat: str) -> tuple[int, int]:
 
 
 def _head(found: Mapping[str, Any], room: int) -> Iterator[Line]:
+    """What is listed; where there is room also how to read it, which otherwise stands at the end."""
     samples = found["samples"]
     words = f"{len(found['instructions'])} instructions, {clean(found['tool'])}; "
-    words += f"{samples:,} samples of the program counter: {SKID}" if samples else _NO_SAMPLES
-    if any(row["depth"] for row in found["instructions"]):
-        words += f"; {_LOOPS}"
+    words += f"{samples:,} samples" if samples else _NO_SAMPLES
+    explained = (f"{words}: {part}" for part in [_legend(found)] if part and room >= _NARROW)
+    yield from _wrapped(next(explained, words), room)
+
+
+def _foot(found: Mapping[str, Any], room: int) -> Iterator[Line]:
+    if room < _NARROW and (legend := _legend(found)):
+        yield BLANK
+        yield from _wrapped(legend, room)
+
+
+def _legend(found: Mapping[str, Any]) -> str:
+    """What samples and bars mean; empty without them."""
+    loops = any(row["depth"] for row in found["instructions"])
+    return "; ".join(filter(None, (SKID if found["samples"] else "", _LOOPS if loops else "")))
+
+
+def _wrapped(words: str, room: int) -> Iterator[Line]:
     yield from (line(Cell(f"  {part}", Ink.FAINT)) for part in wrap(words, max(20, room - 4)))
 
 

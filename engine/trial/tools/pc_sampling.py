@@ -35,7 +35,7 @@ from engine.trial.tools.perf import FLUSHED
 _SECONDS = 60.0
 _SAMPLER = Path(__file__).with_name("pc_sampler.cpp")
 _BINARY = "pc_sampler.so"
-_OTHER_CODE = "other code of the kernel"
+_OTHER_CODE = "other code"
 """Functions of libraries that were compiled into it, and instructions without a source line."""
 _LONGEST_LINE = 100
 _MOST_SAMPLES = 1 << 18

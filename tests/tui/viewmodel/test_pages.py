@@ -15,6 +15,7 @@ from support import builders as b
 from support import showcase
 
 from engine.domain import events as e
+from engine.domain.hot_code import HotCode, HotLoop
 from engine.domain.model import Dialect
 from engine.domain.profile import Profile
 from engine.domain.settings import Mode
@@ -378,3 +379,20 @@ def test_view_models_import_no_toolkit() -> None:
 
 def test_a_text_on_a_page_without_a_width_is_wrapped_at_words() -> None:
     assert [one.text.strip() for one in pages.paragraph("compiling with line tables", 0)] == ["compiling with line", "tables"]
+
+
+@pytest.mark.parametrize("room", [38, 57, 100])
+def test_the_resources_name_the_hot_code_or_the_loops(room: int) -> None:
+    def resources(hot: HotCode) -> str:
+        kernel = replace(STATE.kernels["k1"], profile=Profile(0, note="no counters", hot=hot))
+        return page(Tab.RESOURCES, "k1", room=room, state=replace(STATE, kernels={**STATE.kernels, "k1": kernel}))
+
+    sampled = resources(b.hot_code(""))
+    rows = [line.split() for line in sampled.splitlines() if "%" in line]
+    assert [row[0] for row in rows[:3]] == ["line", "libm.so.6", "line"]
+    assert "80 %" in sampled
+    assert "1,000 samples" in sampled
+    assert all(cells.width(line) <= room for line in sampled.splitlines())
+    static = resources(HotCode(loops=(HotLoop("rows", 2, 10, 11, 12, {"MUFU": 1}),)))
+    assert "loop depth 2 (static) of rows, lines 10–11: 12 instructions, MUFU 1" in " ".join(static.split())
+    assert "samples" not in static
