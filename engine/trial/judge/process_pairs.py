@@ -47,7 +47,7 @@ class ProcessPairs:
                     if bounds is not None or not self._pool.keeps_processes:
                         stack.close()  # a long race must not accumulate processes on the device
                     count = max(min(least, self._bounds[0]) - done, 2) if self._pool.keeps_processes else 1
-                    waiting = self._start_runners(stack, judged, range(done, done + count))
+                    waiting = self._start_runners(stack, judged, range(done, done + count), min(places))
                 done += 1
                 say(f"process pair {done} of {most}{suite.among([trial.name for trial in self._trials], places)}")
                 self._run_suite(waiting.pop(0), judged, pairs, take, places)
@@ -82,14 +82,14 @@ class ProcessPairs:
         self._to_end.close()
 
     def _start_runners(
-        self, stack: ExitStack, judged: Mapping[str, Candidate], numbers: Sequence[int]
+        self, stack: ExitStack, judged: Mapping[str, Candidate], numbers: Sequence[int], place: int
     ) -> list[dict[str, RunnerClient]]:
-        """Fresh runners of the judged kernels for the pairs of these numbers, with the first workload loaded.
+        """Fresh runners of the judged kernels for the pairs of these numbers, with the workload at ``place`` loaded.
 
         They start in parallel, and the baselines' with them.
         """
         self._settle_weights(judged)
-        trial = self._trials[0]
+        trial = self._trials[place]
         bed = trial.bed()
         bed.new_model(varied=self._weights.varied(*judged.values()))
         rows = [{name: stack.enter_context(self._pool.kernel(rival=name == OTHER)) for name in judged} for _ in numbers]
@@ -97,7 +97,8 @@ class ProcessPairs:
             for row in rows:
                 for name, runner in row.items():
                     with blaming(name):
-                        self._pool.load_kernel(runner, bed, judged[name], judged[name].built)
+                        built = judged[name].each()[place]
+                        self._pool.load_kernel(runner, bed, built, built.built)
             for number in () if OTHER in judged else numbers:
                 trial.baselines.runners(bed, number)
             for row in rows:

@@ -80,8 +80,7 @@ class RunnerClient:
         self._runner: RunnerHandle | None = host.spawn()
         self._has_context = False
         self._warming = False
-        self._has_children = True
-        """Whether it may have child processes, which must be resumed too."""
+        self._has_children = True  # perhaps: they must be resumed too
         self._first_s = seconds
         self.delivered: Outputs | None = None
         """A module's outputs after a call, where it made them; ``None`` if they are in lent memory."""
@@ -89,8 +88,7 @@ class RunnerClient:
         self.delivers = False
         """Whether a call must say where its outputs are: of a module, whose outputs the judge can read."""
         self.gate: DeviceGate | None = None
-        self.checks_gated = False
-        """Whether every call of the loaded kernel is gated: on a GPU, where the judge's clock counts for it."""
+        self.checks_gated = False  # every call of the loaded kernel is: on a GPU, where the judge's clock counts for it
         self._segments = Segments()
         self.loaded_for: object = None  # the test bed whose memory it was last lent
         self.has_run = False  # for this workload or another
@@ -114,6 +112,8 @@ class RunnerClient:
 
     def warm(self, load: LoadKernel, fds: list[int]) -> None:
         """Load a trusted runner and call it once, without waiting: ``stand_by`` waits."""
+        if self._warming:
+            self.stand_by()  # for another workload: its replies come first
         self.load(load, fds)
         assert self._runner is not None
         try:
