@@ -17,7 +17,7 @@ from engine.session.fake_bench import FAKE_GPU
 
 PAGE = (ROOT / "docs" / "explanation" / "hopper.md").read_text(encoding="utf-8")
 ROWS = re.findall(
-    r"^\| (\w+) \| (k\d+) → (k\d+) \| .* \| (\d+) → (\d+) µs \| ([\d.]+)×(?: \[([\d.]+), ([\d.]+)\])? \|$", PAGE, re.M
+    r"^\| (\w+) \| (k\d+) → (k\d+) \| .* \| ([\d.]+) → ([\d.]+) µs \| ([\d.]+)×(?: \[([\d.]+), ([\d.]+)\])? \|$", PAGE, re.M
 )
 
 

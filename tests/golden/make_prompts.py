@@ -42,7 +42,7 @@ def prompts() -> Iterator[tuple[str, str]]:
 
 def _prompts() -> Iterator[tuple[str, Prompt]]:
     for folder in _sessions(SESSIONS):
-        begun, proposed, blobs = _round(folder, 2)
+        begun, proposed, blobs = _round(folder, min(2, _rounds(folder)))
         yield f"{folder.name}.h200.ideas", _ideas(begun, blobs, Dialect.CUDA)
         yield f"{folder.name}.h200.code", _code(proposed, blobs, Dialect.CUDA)
         yield f"{folder.name}.h200.repair", _repair(begun, blobs)
@@ -57,6 +57,10 @@ def _prompts() -> Iterator[tuple[str, Prompt]]:
 
 def _sessions(root: Path) -> list[Path]:
     return sorted(path for path in root.iterdir() if (path / journal.NAME).exists())
+
+
+def _rounds(folder: Path) -> int:
+    return max(one.event.round for one in journal.read(folder).entries if isinstance(one.event, e.RoundOpened))
 
 
 def _round(folder: Path, number: int) -> tuple[SessionState, SessionState, Blobs]:
