@@ -20,6 +20,7 @@ from engine.cli.exit_codes import DONE, DOUBTED, FAILED
 from engine.domain import corroboration, queries, work
 from engine.domain.errors import EspalierError
 from engine.domain.model import Interval, Measurement
+from engine.domain.suite import label
 from engine.journal import store
 from engine.journal.bank import BankEntry, kernels_to_bank
 from engine.problem import catalog
@@ -53,12 +54,19 @@ def leaders(sessions: Path, problems: list[str]) -> Iterator[BankEntry]:
             yield found
 
 
+def assignment_of(entry: BankEntry, device: str, baselines: tuple[str, ...], *, fresh: bool) -> Assignment:
+    """What the session judged its kernels on: a workload, or a suite of several."""
+    problem = catalog.find(entry.problem)
+    suite = next((name for name in problem.suites if label(name, "") == entry.workload), "")
+    first, *rest = catalog.workloads_for(problem, "" if suite else entry.workload, suite, entry.workload)
+    ranking, *others = baselines
+    return Assignment(problem, first, device, "class", ranking, tuple(others), fresh=fresh, rest=tuple(rest), suite=suite)
+
+
 async def row_of(entry: BankEntry, device: str, baselines: tuple[str, ...], *, fresh: bool) -> Row:
     """Build, verify and measure one kernel with the baselines."""
-    problem = catalog.find(entry.problem)
-    workload = catalog.workload_for(problem, entry.workload)
-    ranking, *others = baselines
-    assignment = Assignment(problem, workload, device, "class", ranking, tuple(others), fresh=fresh)
+    assignment = assignment_of(entry, device, baselines, fresh=fresh)
+    ranking = assignment.baseline
     source = KernelSpec(entry.name, entry.source_path.read_text(), entry.dialect, entry.contract, dict(entry.tunables))
     async with open_workbench(assignment, lambda _: None, accept_unverifiable=False) as bench:
         tried = await bench.sustain(source, await bench.attempt(source))
