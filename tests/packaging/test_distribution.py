@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.domain import queries
+from engine.journal import store
+
 pytest.importorskip("build")
 pytest.importorskip("hatchling")
 pytestmark = pytest.mark.slow
@@ -127,4 +130,6 @@ def test_a_recorded_session_replays_by_its_name(environment: Path, tmp_path: Pat
     assert found.returncode == 0, found.stderr
     summary = json.loads(found.stdout)
     assert summary["problem"] == name
-    assert summary["best"]["speedup"]["value"] > 1
+    leader = queries.incumbent(store.state_of(ROOT / "sessions" / name))
+    assert leader is not None
+    assert summary["best"]["kernel"] == leader.id
