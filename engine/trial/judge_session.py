@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from engine.domain import suite
-from engine.domain.errors import EspalierError, ProblemError
+from engine.domain.errors import EspalierError, ProblemError, SandboxError
 from engine.domain.model import Device, Measurement, Signature, Workload
 from engine.domain.preparation import Peaks, Preparation
 from engine.sandbox import bubblewrap, trial_sandbox
@@ -202,7 +202,20 @@ class JudgeSession:
         return baseline_cache.load(_cache(), wanted)
 
     async def ask(self, request: p.Request, say: Say = silent) -> p.Reply:
-        """The judge's reply, from an opened problem. Raises what ``JudgeClient.ask`` raises."""
+        """The judge's reply, from an opened problem. Raises what ``JudgeClient.ask`` raises.
+
+        Where the sandbox does not work any more, a new judge in a new one is asked again, once. A file that the sandbox shows
+        can be replaced while it is up: an update of the system writes the loader's cache.
+        """
+        async with self.lease.held(say):
+            try:
+                return await self._ask(request, say)
+            except SandboxError as error:
+                say(f"starting the sandbox again: {error}")
+                await self._client.close()
+                return await self._ask(request, say)
+
+    async def _ask(self, request: p.Request, say: Say) -> p.Reply:
         async with self.lease.held(say):
             opened = await self.open()
             if opened.others is not None:

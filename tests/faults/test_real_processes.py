@@ -124,6 +124,31 @@ def test_the_bench_survives_disturbed_processes(stand: Stand, seed: int) -> None
     assert bad.failure.kind is FailureKind.MISMATCH, (told, bad)
 
 
+def test_a_file_of_the_sandbox_that_is_replaced_costs_a_new_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an update of the system does: a mount of a file that was replaced cannot be mounted again in the inner sandbox."""
+    tree = tmp_path / "headers"
+    tree.mkdir()
+    (tree / "some.h").write_text("")
+    monkeypatch.setenv("ESPALIER_INCLUDE", str(tree))
+    monkeypatch.setenv("ESPALIER_CACHE", str(tmp_path / "cache"))
+    said: list[str] = []
+    with nothing_left_behind(tmp_path):
+        stand = Stand(str(tmp_path))
+        stand.run(stand.bench.prepare(lambda _: None, measure=False))
+        (tree / "some.h").unlink()
+        tree.rmdir()
+        tree.mkdir()
+        (tree / "some.h").write_text("")
+        for pid, words in marked(stand.mark).items():
+            if "engine.trial.runner.host" in words:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        found = stand.run(stand.bench.verify_kernel(GOOD, said.append))
+        stand.close()
+    assert isinstance(found, w.Verified | w.Suspected), found
+    assert any(words.startswith("starting the sandbox again: ") for words in said), said
+
+
 COMPILERS = {
     "killed": ("kill -9 $$", "was killed by signal 9"),
     "ends without a word": ("exit 3", "exited with status 3 and printed nothing"),
