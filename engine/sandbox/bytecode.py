@@ -40,10 +40,8 @@ _LIMIT_S = 180.0
 
 def folder() -> Path | None:
     """The bytecode of this installation in the user's cache; ``None`` if there is none or it stands beside torch's sources."""
-    seen = _file()
-    if seen is None or Path(importlib.util.cache_from_source(str(seen))).exists():
-        return None
-    return place if (place := _place(seen)).is_dir() else None
+    place = _place()
+    return place if place is not None and place.is_dir() else None
 
 
 def variables() -> dict[str, str]:
@@ -55,32 +53,31 @@ def variables() -> dict[str, str]:
 async def write(environment: dict[str, str]) -> None:
     """Compile torch if nobody has: import it in a process outside the sandbox that runs nothing else. Takes seconds, once.
 
-    A failure changes nothing: the processes of the trial compile for themselves.
+    What an import that fails leaves out, or what cannot be written, the processes of the trial compile for themselves.
     """
-    seen = _file()
-    if seen is None or Path(importlib.util.cache_from_source(str(seen))).exists() or (place := _place(seen)).is_dir():
+    place = _place()
+    if place is None or place.is_dir():
         return
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
         private = Path(tempfile.mkdtemp(dir=place.parent))
         try:
             given = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
-            if await _compiled({**given, VARIABLE: str(private)}):
-                os.replace(private, place)  # refused if another process was first
+            await _import({**given, VARIABLE: str(private)})
+            os.replace(private, place)  # refused if another process was first
         finally:
             shutil.rmtree(private, ignore_errors=True)
 
 
-async def _compiled(environment: dict[str, str]) -> bool:
+async def _import(environment: dict[str, str]) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-s", "-P", "-c", _PROGRAM, env=environment,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        async with asyncio.timeout(_LIMIT_S):
-            return await process.wait() == 0
-    except TimeoutError:
-        return False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LIMIT_S):
+                await process.wait()
     finally:
         if process.returncode is None:
             process.kill()
@@ -95,7 +92,10 @@ def _file() -> Path | None:
     return files[0] if files else None
 
 
-def _place(seen: Path) -> Path:
-    """Where the bytecode of this Python and this torch is kept."""
+def _place() -> Path | None:
+    """Where the bytecode of this Python and this torch is kept; ``None`` where it stands beside torch's sources."""
+    seen = _file()
+    if seen is None or Path(importlib.util.cache_from_source(str(seen))).exists():
+        return None
     identity = f"{sys.version}\n{seen}\n{seen.stat().st_mtime_ns}"
     return cache_root() / "bytecode" / hashlib.sha256(identity.encode()).hexdigest()[:16]

@@ -10,12 +10,14 @@ import pytest
 from docs.pages import ROOT
 
 from engine.domain.folds import advance
+from engine.domain.model import Interval
 from engine.domain.state import SessionState
 from engine.ideas.prompts import context, hardware
 from engine.journal import journal
 from engine.session.fake_bench import FAKE_GPU
 
 PAGE = (ROOT / "docs" / "explanation" / "hopper.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 ROWS = re.findall(
     r"^\| (\w+) \| (k\d+) → (k\d+) \| .* \| ([\d.]+) → ([\d.]+) µs \| ([\d.]+)×(?: \[([\d.]+), ([\d.]+)\])? \|$", PAGE, re.M
 )
@@ -56,6 +58,41 @@ def test_a_row_is_what_the_session_recorded(row: tuple[str, ...]) -> None:
         return
     races = [race.ratio for race in recorded(session).races if (race.kernel, race.against) == (after, before)]
     assert any(rounds_to(r.value, ratio) and rounds_to(r.low, low) and rounds_to(r.high, high) for r in races), races
+
+
+OVER_EAGER = re.findall(r"^\| (\w+) \| (k\d+),[^|]* \| ([^|]*) \| ([\d.]+)×, ([\d.]+)× \|", PAGE, re.M)
+IN_README = re.findall(r"(\w+) ([\d.]+)× \[([\d.]+), ([\d.]+)\]", README.partition("Sessions over ")[2])
+
+
+def is_interval(found: Interval | None, figures: tuple[str, ...]) -> bool:
+    assert found is not None
+    return all(rounds_to(value, text) for value, text in zip((found.value, found.low, found.high), figures, strict=True))
+
+
+@pytest.mark.parametrize(("session", "kernel", "figures", "worst", "best"), OVER_EAGER)
+def test_a_speedup_over_a_suite_is_what_the_session_recorded(
+    session: str, kernel: str, figures: str, worst: str, best: str
+) -> None:
+    measurement = recorded(session).kernels[kernel].measurement
+    assert measurement is not None
+    single, *others = re.findall(r"([\d.]+)× \[([\d.]+), ([\d.]+)\]", figures)
+    assert is_interval(measurement.speedup["eager"], single)
+    more = [measurement.speedup["compile"]] if "compile" in figures else []
+    more += [measurement.sustained.speedup["eager"]] if measurement.sustained is not None else []
+    assert len(more) == len(others)
+    assert all(is_interval(one, said) for one, said in zip(more, others, strict=True))
+    each = [part.speedup["eager"].value for part in measurement.by_workload]
+    assert rounds_to(min(each), worst)
+    assert rounds_to(max(each), best)
+
+
+def test_the_readme_quotes_the_page() -> None:
+    assert len(OVER_EAGER) == 4
+    quoted = {
+        (session, *re.findall(r"([\d.]+)× \[([\d.]+), ([\d.]+)\]", figures)[0]) for session, _, figures, _, _ in OVER_EAGER
+    }
+    assert len(IN_README) == 3
+    assert quoted.issuperset(IN_README)
 
 
 def test_prompts_quote_the_page_s_list() -> None:

@@ -64,11 +64,14 @@ def test_a_newer_torch_is_compiled_again(source: Path) -> None:
     assert bytecode.folder() is None
 
 
-def test_a_program_that_fails_leaves_nothing(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bytecode, "_PROGRAM", "raise SystemExit(3)")
+def test_an_import_that_fails_is_not_repeated_by_every_judge(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bytecode, "_PROGRAM", "import one_file, no_such_module")
     write(source)
-    assert bytecode.folder() is None
-    assert not list((source.parent.parent / "cache").rglob("*.pyc"))
+    place = bytecode.folder()
+    assert place is not None
+    assert list(place.rglob("one_file.*.pyc")), "what was compiled before is kept"
+    monkeypatch.setattr(sys, "executable", "/does/not/exist")
+    write(source)
 
 
 def test_the_file_that_is_looked_at_is_torchs() -> None:
