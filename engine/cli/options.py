@@ -102,6 +102,17 @@ class FiniteNumber(click.FloatRange):
         return number
 
 
+class OrNone(click.ParamType[Any]):
+    """A value of another type, or ``none`` for no limit."""
+
+    def __init__(self, inner: click.ParamType[Any]) -> None:
+        self._inner = inner
+        self.name = inner.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return "none" if value == "none" else self._inner.convert(value, param, ctx)
+
+
 class Duration(click.ParamType[float]):
     """A duration: ``90``, ``90s``, ``15m`` or ``2h``."""
 

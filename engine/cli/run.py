@@ -78,6 +78,8 @@ or a provider (resume with `espalier open`), 4 no kernel whose time is corrobora
 @click.option("--kernels", type=_COUNT, metavar="N", help="Stop at this many kernels.")
 @click.option("--plateau", type=_COUNT, default=3, show_default=True, metavar="N",
               help="Stop after this many rounds without a new incumbent.")  # fmt: skip
+@click.option("--sol", "light", type=o.OrNone(o.FiniteNumber(0, 10, min_open=True)), default=Limits().light, show_default=True,
+              metavar="F|none", help="Stop at this fraction of the speed of light (SOL).")  # fmt: skip
 @click.option("--budget-tokens", type=click.IntRange(1), metavar="N", help="Stop at this many model tokens.")
 @click.option("--budget-usd", type=o.FiniteNumber(0, min_open=True), metavar="X", help="End the session at this many dollars.")
 @click.option("--pause-above-usd", type=o.FiniteNumber(0), metavar="X", help="Pause once more dollars have been spent.")
@@ -140,7 +142,7 @@ def _new_session(name: str, given: dict[str, Any]) -> NewSession:
     check_fleet(given["fleet"] or "")
     limits = Limits(
         rounds=given["rounds"], seconds=given["seconds"], kernels=given["kernels"], tokens=given["budget_tokens"],
-        usd=given["budget_usd"], plateau=given["plateau"],
+        usd=given["budget_usd"], plateau=given["plateau"], light=None if given["light"] == "none" else given["light"],
     )  # fmt: skip
     pauses = Pauses(usd=given["pause_above_usd"], round=given["pause_before_round"])
     named = Settings(source=given["source"], writer=given["writer"], base_url=given["base_url"]).models

@@ -93,18 +93,7 @@ def end_session(target: Target, reason: str) -> None:
     target.submit(c.EndSession(reason))
 
 
-class _OrNone(click.ParamType[Any]):
-    """A value of another type, or ``none`` for no limit."""
-
-    def __init__(self, inner: click.ParamType[Any]) -> None:
-        self._inner = inner
-        self.name = inner.name
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return "none" if value == "none" else self._inner.convert(value, param, ctx)
-
-
-_COUNT = _OrNone(click.IntRange(1))
+_COUNT = o.OrNone(click.IntRange(1))
 _LIMITS = {
     "rounds": "rounds", "seconds": "seconds", "kernels": "kernels", "plateau": "plateau", "light": "sol", "tokens": "tokens",
     "usd": "usd",
@@ -115,13 +104,13 @@ _LIMITS = {
 @click.command()
 @steers
 @click.option("--rounds", type=_COUNT, metavar="N|none", help="Rounds after the naive port.")
-@click.option("--time", "seconds", type=_OrNone(o.Duration()), metavar="TIME|none", help="Active time, over all runs.")
+@click.option("--time", "seconds", type=o.OrNone(o.Duration()), metavar="TIME|none", help="Active time, over all runs.")
 @click.option("--kernels", type=_COUNT, metavar="N|none", help="Kernels in the tree.")
 @click.option("--plateau", type=_COUNT, metavar="N|none", help="Rounds without a new incumbent.")
-@click.option("--sol", "light", type=_OrNone(o.FiniteNumber(0, 10, min_open=True)), metavar="F|none",
+@click.option("--sol", "light", type=o.OrNone(o.FiniteNumber(0, 10, min_open=True)), metavar="F|none",
               help="Fraction of the speed of light (SOL) to reach, e.g. 0.95.")  # fmt: skip
 @click.option("--budget-tokens", "tokens", type=_COUNT, metavar="N|none", help="Model tokens.")
-@click.option("--budget-usd", "usd", type=_OrNone(o.FiniteNumber(0, min_open=True)), metavar="X|none", help="Dollars.")
+@click.option("--budget-usd", "usd", type=o.OrNone(o.FiniteNumber(0, min_open=True)), metavar="X|none", help="Dollars.")
 def limits(target: Target, **given: Any) -> None:
     """Change when SESSION stops by itself; without options, print its limits. `open` resumes a session that had reached one."""
     changes = {name: None if value == "none" else value for name, value in given.items() if value is not None}

@@ -69,6 +69,15 @@ def test_a_step_runs_one_round_past_the_limit(espalier: Call, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize(("sol", "light", "words"), [("0.01", 0.01, "% of SOL reached"), ("none", None, "1 of 1 rounds done")])
+def test_a_run_ends_at_its_fraction_of_sol(espalier: Call, tmp_path: Path, sol: str, light: float | None, words: str) -> None:
+    result = espalier("run", "softmax", *TINY, "--sol", sol, "--session", tmp_path / "s")
+    assert result.status == 0
+    assert words in result.err
+    assert store.state_of(tmp_path / "s").limits.light == light
+
+
+@pytest.mark.usefixtures("pretended")
 def test_in_mode_ask_a_run_stops_for_approval_and_step_approves(espalier: Call, tmp_path: Path) -> None:
     result = espalier("run", "softmax", *TINY, "--mode", "ask", "--session", tmp_path / "s")
     assert result.status == AWAITING
