@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import Any, TypeVar, cast
 
 from engine.domain import suite
 from engine.domain.model import AGENT, PLAYBOOK, Device, Interval, Usage
 from engine.domain.settings import Limits
 from engine.domain.state import Idea, IdeaStatus, Kernel, ModelCall, Round, SessionState, Stage
 from engine.domain.work import WorkKind
+
+_Row = TypeVar("_Row")
 
 
 def problem_and_workload(state: SessionState) -> tuple[str, str]:
@@ -182,8 +185,13 @@ def _lends_verdict(state: SessionState, kernel: Kernel, other: Kernel) -> bool:
     return same and sound and _is_verified(other) and speedup(state, other) is not None
 
 
+def newest_first(table: Mapping[Any, _Row]) -> Iterator[_Row]:
+    """The rows of one of a state's tables, which are dictionaries. Their number costs nothing."""
+    return reversed(cast(dict[Any, _Row], table).values())
+
+
 def open_round(state: SessionState) -> Round | None:
-    return next((r for r in reversed(tuple(state.rounds.values())) if not r.closed), None)
+    return next((r for r in newest_first(state.rounds) if not r.closed), None)
 
 
 def parents_without_counters(state: SessionState, current: Round) -> Iterator[Kernel]:
@@ -283,10 +291,9 @@ def incumbent_by_round(state: SessionState) -> tuple[tuple[int, float], ...]:
 def stop_reason(state: SessionState) -> str | None:
     """The limit that is reached, as text; ``None`` if there is none. Round 0 (the naive port) does not count."""
     limits = state.limits
-    done = rounds_done(state)
     best = incumbent(state)
     sol = best.measurement.light if best and best.measurement else None
-    if limits.rounds is not None and done >= limits.rounds:
+    if limits.rounds is not None and (done := rounds_done(state)) >= limits.rounds:
         return f"{done} of {limits.rounds} rounds done"
     if limits.seconds is not None and state.active_seconds >= limits.seconds:
         return f"time limit of {limits.seconds:g} s reached"
@@ -296,7 +303,7 @@ def stop_reason(state: SessionState) -> str | None:
         return state.capped
     if sol is not None and limits.light is not None and limits.light <= sol.fraction <= _SOL_HOLDS:
         return f"{sol.fraction * 100:.0f} % of SOL reached"
-    if stalled_rounds(state) >= (limits.plateau or 10**9):
+    if limits.plateau and stalled_rounds(state) >= limits.plateau:
         return f"no new incumbent in {stalled_rounds(state)} rounds"
     return _exhausted(state, limits)
 

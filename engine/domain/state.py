@@ -61,7 +61,10 @@ class Stage(StrEnum):
 
     @property
     def settled(self) -> bool:
-        return self in (Stage.MEASURED, Stage.QUARANTINED, Stage.FAILED, Stage.CANCELLED)
+        return self in _SETTLED
+
+
+_SETTLED = (Stage.MEASURED, Stage.QUARANTINED, Stage.FAILED, Stage.CANCELLED)
 
 
 class CallStatus(StrEnum):

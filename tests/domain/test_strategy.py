@@ -411,10 +411,10 @@ def test_a_restart_is_spent_in_a_long_session_too(earlier: int) -> None:
     begun = tuple(Trial("k0" if n == 1 else f"k{n - 1}", f"s{n}", 0.2, "a", "memory access", f"k{n}") for n in range(1, 5))
     failed = (Trial("k1", "s8", 0.2, "a", "memory access", None),) * 8
     focus = Focus("k1", 4.0, earlier + len(begun))
-    assert decided(known(*begun, *failed, earlier=earlier), focus, may_ask=True).focus != focus
-    assert known(*begun, *failed, earlier=earlier).tried == earlier + 12
-    assert known(*begun, *failed, earlier=earlier).since(focus.tried) == failed
-    spent = decided(known(*begun, *failed[:2], earlier=earlier), focus, may_ask=True).focus
+    assert decided(known(*begun, *failed, count_earlier=lambda: earlier), focus, may_ask=True).focus != focus
+    assert known(*begun, *failed, count_earlier=lambda: earlier).tried == earlier + 12
+    assert known(*begun, *failed, count_earlier=lambda: earlier).since(focus.tried) == failed
+    spent = decided(known(*begun, *failed[:2], count_earlier=lambda: earlier), focus, may_ask=True).focus
     assert spent is not None
     assert (spent.left, spent.tried) == (3.0, earlier + 6)
 

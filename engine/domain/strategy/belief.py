@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from engine.domain.strategy.evidence import TUNE, Evidence, Trial, clipped
-from engine.domain.strategy.regression import Posterior, Prior, fitted
+from engine.domain.strategy.regression import Posterior, Prior, dot, fitted
 from engine.domain.strategy.values import Parent
 
 _PRIOR = Prior((0.0, 0.7, 0.14, 0.6, 0.2, -0.05, 0.0, 0.03), (0.1, 0.4, 0.4, 0.3, 0.3, 0.1, 0.2, 0.05))
@@ -218,7 +218,8 @@ def believed(evidence: Evidence, tuning: Tuning) -> Belief:
     best = max((p.value for p in parents.values()), default=0.0)
     pending = {c.id: c for c in evidence.kernels.values() if c.id not in parents}
     for trial in evidence.trials:
-        stem = stems.setdefault(trial.stem, StemRecord())
+        if (stem := stems.get(trial.stem)) is None:
+            stem = stems[trial.stem] = StemRecord()
         stalled += 1
         if (sibling := pending.pop(trial.parent, None)) is not None:  # a trial has one child, its other kernels are parents too
             parents[sibling.id] = ParentRecord(sibling.value, sibling.variance, top=sibling.value)
@@ -265,7 +266,7 @@ def believed(evidence: Evidence, tuning: Tuning) -> Belief:
 
 
 def _child(prior: Prior, parent: ParentRecord, child: Parent, features: tuple[float, ...]) -> ParentRecord:
-    expected = parent.value + sum(w * x for w, x in zip(prior.means, features, strict=True))
+    expected = parent.value + dot(prior.means, features)
     noise = prior.noise**2
     value = (child.value * noise + expected * child.variance) / (noise + child.variance)
     variance = child.variance * noise / (noise + child.variance)
@@ -278,16 +279,16 @@ def _child(prior: Prior, parent: ParentRecord, child: Parent, features: tuple[fl
 def _features(
     tuning: Tuning, evidence: Evidence, parent: ParentRecord, record: StemRecord | None, stem: str, predicted: float
 ) -> tuple[float, ...]:
-    predictions = evidence.predictions.get(stem, ())
-    if len(predictions) > 1:
-        mean = sum(predictions) / len(predictions)
-        predicted = (1.0 - tuning.averaged) * predicted + tuning.averaged * mean
+    predictions = evidence.predictions.get(stem)
+    again = predictions.count - 1 if predictions is not None else 0
+    if predictions is not None and again:
+        predicted = (1.0 - tuning.averaged) * predicted + tuning.averaged * predictions.mean
     predicted = clipped(predicted)
     known = record is not None and record.measured > 0
     gain = clipped(record.gain) if record is not None and known else 0.0
     return (
         1.0, 0.0 if known else predicted, predicted if known else 0.0, gain, clipped(parent.shortfall, 0.5),
-        min(parent.kernels, 6) / 3.0, clipped(parent.recent), min(max(len(predictions) - 1, 0), 4) / 2.0,
+        min(parent.kernels, 6) / 3.0, clipped(parent.recent), min(again, 4) / 2.0,
     )  # fmt: skip
 
 

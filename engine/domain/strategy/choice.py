@@ -11,8 +11,8 @@ from statistics import pstdev
 from engine.domain.plan import Focus
 from engine.domain.strategy.belief import Belief, Tuning, believed
 from engine.domain.strategy.draws import Draws
-from engine.domain.strategy.evidence import TUNE, Evidence, OpenIdea, ancestors, lineage_stems
-from engine.domain.strategy.regression import expected_improvement
+from engine.domain.strategy.evidence import TUNE, Evidence, OpenIdea, ancestors, clipped, lineage_stems
+from engine.domain.strategy.regression import dot, expected_improvement
 
 TUNING = Tuning()
 _MOST_ASKED = 12
@@ -161,9 +161,8 @@ class _Search:
         )
 
     def _prospect(self, parent: str) -> float:
-        record = self.belief.parents[parent]
-        shortfall = max(-0.5, min(0.5, record.shortfall))
-        return self._value(parent) + self.weights[4] * shortfall + self.weights[6] * max(-1.0, min(1.0, record.recent))
+        record, weights = self.belief.parents[parent], self.weights
+        return self._value(parent) + weights[4] * clipped(record.shortfall, 0.5) + weights[6] * clipped(record.recent)
 
     def _pairs(self, ranked: Sequence[str], restarted: str = "") -> list[Pair]:
         """The open ideas of the ranked parents, and ideas that gained elsewhere; a restart begins with an idea of its own."""
@@ -199,15 +198,16 @@ class _Search:
         pairs: list[Pair] = []
         for stem, record in belief.stems.items():
             if record.measured and record.gained > belief.tuning.retarget and stem not in known:
-                predictions = belief.evidence.predictions.get(stem, (record.gain,))
-                pairs.append(self._pair(parent, stem, sum(predictions) / len(predictions), 0.0, ""))
+                known_predictions = belief.evidence.predictions.get(stem)
+                predicted = known_predictions.mean if known_predictions is not None else record.gain
+                pairs.append(self._pair(parent, stem, predicted, 0.0, ""))
         return pairs
 
     def _pair(self, parent: str, stem: str, predicted: float, adjustment: float, idea: str) -> Pair:
         belief = self.belief
         features = belief.features(parent, stem, predicted)
         deviation, success = belief.deviation(stem), belief.success(stem, repeated=not idea)
-        drawn = sum(w * x for w, x in zip(self.weights, features, strict=True)) + adjustment
+        drawn = dot(self.weights, features) + adjustment
         drawn += self._spread() * deviation
         if not idea and drawn > 0:  # an idea that does not fit this parent gains nothing
             drawn *= success

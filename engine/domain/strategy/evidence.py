@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 from engine.domain import queries
@@ -19,6 +20,8 @@ _IDEAS = 2 * WINDOW
 """The latest ideas that are read: most are asked for and never tried."""
 _BEST = 64
 """Incumbents that are considered as parents beside the latest kernels."""
+_TRIED = tuple(stage for stage in Stage if stage.settled and stage is not Stage.CANCELLED)
+"""How the kernels of an idea that was tried have ended."""
 _LARGEST = 1.0
 """Predictions and gains are limited to a factor of e either way: one absurd prediction must not decide."""
 
@@ -53,6 +56,14 @@ class OpenIdea:
 
 
 @dataclass(frozen=True, slots=True)
+class Predictions:
+    """The predictions of all ideas with one stem."""
+
+    count: int
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """All that a decision depends on."""
 
@@ -65,8 +76,8 @@ class Evidence:
     open: tuple[OpenIdea, ...]
     asked: Mapping[str, int]
     """Kernel → ideas proposed for it."""
-    predictions: Mapping[str, tuple[float, ...]]
-    """Stem → predictions of all ideas with it."""
+    predictions: Mapping[str, Predictions]
+    """By stem."""
     prior: tuple[CategoryRate, ...] = ()
     rejected: frozenset[str] = frozenset()
     """Stems of ideas that the engineer rejected."""
@@ -74,27 +85,28 @@ class Evidence:
     """Kernels that a tuning idea was proposed for, whatever became of it."""
     fixed: frozenset[str] = frozenset()
     """Stems of ideas that nobody can write for another parent: the playbook's, in a session without a writer."""
-    earlier: int = 0
-    """Trials of the session before those in ``trials``."""
+    count_earlier: Callable[[], int] = lambda: 0
+    """Counts the trials of the session before those in ``trials``: only a restart needs it, and ideas may be ten thousand."""
     invents: bool = True
     """Whether anybody has new ideas for any kernel. A playbook has what is written in it, for the kernels that it names."""
 
     @property
     def tried(self) -> int:
         """All trials of the session."""
-        return self.earlier + len(self.trials)
+        return self.count_earlier() + len(self.trials)
 
     def since(self, tried: int) -> tuple[Trial, ...]:
         """The trials after the first ``tried`` of the session, as far as they are known."""
-        return self.trials[max(0, tried - self.earlier) :]
+        return self.trials[max(0, tried - self.count_earlier()) :]
 
 
 @dataclass(slots=True)
 class _Tables:
-    trials: list[Trial] = field(default_factory=list)
+    tried: list[tuple[Idea, str, float]] = field(default_factory=list)
+    """Ideas whose kernels are settled, with their stems and predictions."""
     open: list[OpenIdea] = field(default_factory=list)
     asked: dict[str, int] = field(default_factory=dict)
-    predictions: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    predictions: dict[str, list[float]] = field(default_factory=dict)
     rejected: set[str] = field(default_factory=set)
     tuned: set[str] = field(default_factory=set)
     fixed: set[str] = field(default_factory=set)
@@ -116,24 +128,26 @@ def evidence(state: SessionState) -> Evidence:
     settings = state.opened.settings
     kernels = _candidates(state)
     tables = _Tables()
-    latest = list(islice(reversed(tuple(state.ideas.values())), _IDEAS))
+    latest = list(islice(queries.newest_first(state.ideas), _IDEAS))
     for idea in reversed(latest):
         if idea.parent is not None:
             _add(state, kernels, tables, idea, idea.parent)
-    tables.trials.sort(key=lambda trial: trial.round)  # an idea may be tried many rounds after it was proposed
+    tables.tried.sort(key=lambda one: one[0].round)  # an idea may be tried many rounds after it was proposed
+    trials = tuple(_trial(kernels, *one) for one in tables.tried[-WINDOW:])
+    predictions = {stem: Predictions(len(of_it), sum(of_it) / len(of_it)) for stem, of_it in tables.predictions.items()}
     return Evidence(
-        settings.seed, max(queries.last_round(state), 0), kernels, tuple(tables.trials[-WINDOW:]), tuple(tables.open),
-        tables.asked, tables.predictions, _prior(state, settings.prior), frozenset(tables.rejected),
-        frozenset(tables.tuned), frozenset(tables.fixed), _earlier(state, tables), state.models.source != PLAYBOOK,
+        settings.seed, max(queries.last_round(state), 0), kernels, trials, tuple(tables.open), tables.asked,
+        predictions, _prior(state, settings.prior), frozenset(tables.rejected), frozenset(tables.tuned),
+        frozenset(tables.fixed), partial(_earlier, state, len(tables.tried)), state.models.source != PLAYBOOK,
     )  # fmt: skip
 
 
-def _earlier(state: SessionState, tables: _Tables) -> int:
-    """The trials outside the window."""
+def _earlier(state: SessionState, latest: int) -> int:
+    """The trials outside the window, of which ``latest`` are among the latest ideas."""
     if len(state.ideas) <= _IDEAS:
-        return max(0, len(tables.trials) - WINDOW)
+        return max(0, latest - WINDOW)
     tried = len([idea for idea in state.ideas.values() if idea.implemented and idea.parent is not None])
-    return max(0, tried - min(WINDOW, len(tables.trials)))
+    return max(0, tried - min(WINDOW, latest))
 
 
 def bottleneck(state: SessionState) -> str:
@@ -152,7 +166,7 @@ def _candidates(state: SessionState) -> dict[str, Parent]:
     Kernels whose time is not corroborated count only while there is no other.
     """
     baseline, epoch = queries.ranking_baseline(state), state.epoch
-    latest = islice((k for k in reversed(tuple(state.kernels.values())) if k.stage is Stage.MEASURED), _BEST + WINDOW)
+    latest = islice((k for k in queries.newest_first(state.kernels) if k.stage is Stage.MEASURED), _BEST + WINDOW)
     chosen = {kernel.id: kernel for kernel in latest}
     if len(chosen) == _BEST + WINDOW:
         for name in (*state.reigns[-_BEST:], *state.pinned):
@@ -180,21 +194,25 @@ def _add(state: SessionState, kernels: Mapping[str, Parent], tables: _Tables, id
     stem, predicted = stem_of(idea), _predicted(idea)
     tables.asked[parent] = tables.asked.get(parent, 0) + (not idea.repeats)
     if idea.text.predicted is not None:
-        tables.predictions[stem] = (*tables.predictions.get(stem, ()), predicted)
+        tables.predictions.setdefault(stem, []).append(predicted)
     if stem == TUNE:
         tables.tuned.add(parent)
     elif idea.status is IdeaStatus.REJECTED:
         tables.rejected.add(stem)
     if idea.author.name == PLAYBOOK and state.models.writer in ("", PLAYBOOK):
         tables.fixed.add(stem)
-    settled = [state.kernels[k] for k in idea.kernels]
     if is_open(idea):
         if parent in kernels:
             tables.open.append(open_idea(idea, parent))
-    elif idea.implemented and all(k.stage.settled and k.stage is not Stage.CANCELLED for k in settled):
-        child = max((k.id for k in settled if k.id in kernels), key=lambda k: kernels[k].value, default=None)
-        author, category, repeated = idea.author.name, idea.text.category, bool(idea.repeats)
-        tables.trials.append(Trial(parent, stem, predicted, author, category, child, repeated, idea.round))
+    elif idea.implemented and all(state.kernels[name].stage in _TRIED for name in idea.kernels):
+        tables.tried.append((idea, stem, predicted))
+
+
+def _trial(kernels: Mapping[str, Parent], idea: Idea, stem: str, predicted: float) -> Trial:
+    assert idea.parent is not None, "or it is no trial"
+    verified = [name for name in idea.kernels if name in kernels]
+    child = max(verified, key=lambda name: kernels[name].value, default=None)
+    return Trial(idea.parent, stem, predicted, idea.author.name, idea.text.category, child, bool(idea.repeats), idea.round)
 
 
 def open_idea(idea: Idea, parent: str) -> OpenIdea:
@@ -213,7 +231,7 @@ def _predicted(idea: Idea) -> float:
 
 
 def clipped(value: float, limit: float = _LARGEST) -> float:
-    return max(-limit, min(limit, value))
+    return -limit if value < -limit else min(value, limit)
 
 
 def lineage_stems(kernels: Mapping[str, Parent], kernel: str) -> frozenset[str]:

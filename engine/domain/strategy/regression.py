@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import mul
 
 from engine.domain.strategy.draws import Draws
 
@@ -33,7 +34,7 @@ class Posterior:
     factor: tuple[tuple[float, ...], ...]
 
     def mean(self, features: Vector) -> float:
-        return sum(w * x for w, x in zip(self.means, features, strict=True))
+        return dot(self.means, features)
 
     def weights(self, draws: Draws, scale: float) -> tuple[float, ...]:
         """One draw of the weights, its deviation from the mean multiplied by ``scale``."""
@@ -44,25 +45,26 @@ class Posterior:
         return tuple(mean + off for mean, off in zip(self.means, offset, strict=True))
 
 
+def dot(one: Vector, other: Vector) -> float:
+    """The sum of the products."""
+    return sum(map(mul, one, other), 0.0)
+
+
 def fitted(prior: Prior, rows: Sequence[tuple[Vector, float]]) -> Posterior:
     """The posterior after ``rows`` of (features, outcome)."""
     size = len(prior.means)
-    precision = [[0.0] * size for _ in range(size)]
-    for i in range(size):
-        precision[i][i] = (prior.noise / prior.deviations[i]) ** 2
-    moment = [precision[i][i] * prior.means[i] for i in range(size)]
-    squares = prior.strength * prior.noise**2 + sum(m * mean for m, mean in zip(moment, prior.means, strict=True))
-    for features, outcome in rows:
-        for i, x in enumerate(features):
-            if x:
-                row = precision[i]
-                for j in range(i + 1):
-                    row[j] += x * features[j]
-                moment[i] += x * outcome
-        squares += outcome * outcome
+    columns = list(zip(*(features for features, _ in rows), strict=True)) or [()] * size
+    outcomes = [outcome for _, outcome in rows]
+    known = [(prior.noise / deviation) ** 2 for deviation in prior.deviations]
+    precision = [
+        [sum(map(mul, columns[i], columns[j]), known[i] if i == j else 0.0) for j in range(i + 1)] for i in range(size)
+    ]
+    before = [weight * mean for weight, mean in zip(known, prior.means, strict=True)]
+    moment = [sum(map(mul, column, outcomes), first) for column, first in zip(columns, before, strict=True)]
+    squares = sum(map(mul, outcomes, outcomes), prior.strength * prior.noise**2 + dot(before, prior.means))
     factor = _cholesky(precision)
     means = _solved(factor, moment)
-    rest = squares - sum(m * mean for m, mean in zip(moment, means, strict=True))
+    rest = squares - dot(moment, means)
     return Posterior(tuple(means), math.sqrt(max(1e-6, rest / (prior.strength + len(rows)))), tuple(map(tuple, factor)))
 
 
