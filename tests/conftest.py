@@ -30,7 +30,7 @@ MEASURING = (
 """Folders and files whose tests time kernels. They run one at a time, because they would disturb each other's
 times; CI runs them (``-m measuring``) alone."""
 CAUGHT_UNDER_LOAD = "test_candidate_is_caught"
-"""Judges exploits, which must be caught on a busy machine too: in the same group, but not among those that CI runs alone."""
+"""Judges exploits, which must be caught on a busy machine too: beside the others, and not among those that CI runs alone."""
 BESIDE_A_CLOCK = ("api", "cli", "docs/test_real_commands.py", "faults", "fleet", "ideas/models", "session", "trial", "tui")
 """Folders whose tests wait for a screen, a server or another process. A busy machine can be late;
 a bug fails every time."""
@@ -99,8 +99,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: next((n for n, place in enumerate(LONG) if _lies_in(item.path, (place,))), len(LONG)))
     for item in items:
         if _lies_in(item.path, MEASURING):
-            item.add_marker(pytest.mark.xdist_group("measuring"))
-            if not item.name.startswith(CAUGHT_UNDER_LOAD):
+            times_kernels = not item.name.startswith(CAUGHT_UNDER_LOAD)
+            item.add_marker(pytest.mark.xdist_group("measuring" if times_kernels else "caught"))
+            if times_kernels:
                 item.add_marker(pytest.mark.measuring)
         elif _shares_a_fixture(item) or not _lies_in(item.path, SPREAD):  # few groups are scheduled faster than single tests
             item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(TESTS))))
