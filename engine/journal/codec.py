@@ -14,8 +14,9 @@ from __future__ import annotations
 import codecs
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, Union, get_args
 
 import msgspec
@@ -133,13 +134,13 @@ def encode(entry: Entry) -> bytes:
     if isinstance(event, UnknownEvent):
         kind, data = event.kind, dict(event.data)
     else:
-        kind, data = event.KIND, _to_json(msgspec.to_builtins(event, enc_hook=_plain_mapping))
+        kind, data = event.KIND, _to_json(event)
     at = datetime.fromtimestamp(entry.at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     line = {"v": VERSION, "seq": entry.seq, "at": at, "by": entry.by.name, "kind": kind, "data": data}
     try:
-        return msgspec.json.encode(line)
+        return msgspec.json.encode(line, enc_hook=_unknown)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_without_lone_surrogates(line))
+        return msgspec.json.encode(_without_lone_surrogates(line), enc_hook=_unknown)
 
 
 def decode(line: bytes, number: int = 0, name: str = JOURNAL) -> Entry:
@@ -234,16 +235,17 @@ def _decode_reason(line: bytes, error: Exception) -> str:
     return str(error) if line.strip() else "it is blank"
 
 
-def _plain_mapping(value: object) -> object:
-    if isinstance(value, Mapping):
-        return dict(value)
+def _unknown(value: object) -> object:
     raise NotImplementedError(f"no event holds a {type(value).__name__}")
 
 
 def _to_json(value: Any) -> Any:
     """The value with non-finite floats written as objects, without added fields that are empty."""
-    if isinstance(value, dict):
-        return {_escaped_key(key): _to_json(item) for key, item in value.items() if not _is_default(key, item)}
+    if is_dataclass(value) and not isinstance(value, type):
+        found = ((name, getattr(value, name), left_out) for name, left_out in _fields_of(type(value)))
+        return {name: _to_json(item) for name, item, left_out in found if not any(_is_same(item, one) for one in left_out)}
+    if isinstance(value, Mapping):
+        return {_escaped_key(key): _to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_to_json(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -251,8 +253,24 @@ def _to_json(value: Any) -> Any:
     return value
 
 
-def _is_default(key: str, item: object) -> bool:
-    return key in _ADDED and any(type(item) is type(empty) and item == empty for empty in _ADDED[key])
+@cache
+def _fields_of(type_: type) -> tuple[tuple[str, tuple[object, ...]], ...]:
+    """Name of each field, and its values that are not written."""
+    return tuple((one.name, _not_written(one)) for one in fields(type_))
+
+
+def _not_written(field: Field[Any]) -> tuple[object, ...]:
+    """What an added field has where nothing is said, if that comes back when it is read."""
+    if field.default is MISSING and field.default_factory is MISSING:
+        return ()
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    return tuple(one for one in _ADDED.get(field.name, ()) if _is_same(default, one))
+
+
+def _is_same(item: object, other: object) -> bool:
+    if isinstance(other, dict):
+        return isinstance(item, Mapping) and not item
+    return type(item) is type(other) and item == other and (not isinstance(item, float) or str(item) == str(other))
 
 
 def _escaped_key(key: str) -> str:

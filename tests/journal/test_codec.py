@@ -19,7 +19,7 @@ from support import builders as b
 from engine.domain import events as e
 from engine.domain.errors import JournalCorrupt, JournalTooNew
 from engine.domain.model import ENGINE, ENGINEER, Author, Interval
-from engine.domain.settings import Limits, Settings
+from engine.domain.settings import CallOptions, Limits, Settings
 from engine.journal import codec
 
 KNOWN = tuple(kind for kind in get_args(e.Event) if kind is not e.UnknownEvent)
@@ -49,6 +49,17 @@ def test_every_event_is_read_back_as_it_was_written(kind: type) -> None:
         assert plain(codec.decode(line)) == plain(entry(event, seq, by=by))
 
     there_and_back()
+
+
+def test_what_an_added_field_has_where_nothing_is_said_is_left_out_of_that_field_only() -> None:
+    """Format 1 got fields later. Their names may be keys of a mapping or fields of another type: there the value counts."""
+    options = {"": CallOptions(max_output=0)}
+    event = replace(b.opened(), settings=replace(Settings(), options=options), versions={"suite": "", "regime": ""})
+    line = codec.encode(entry(event))
+    assert b'"suites"' not in line
+    read = codec.decode(line).event
+    assert isinstance(read, e.SessionOpened)
+    assert (read.settings.options, read.versions) == (options, event.versions)
 
 
 def test_every_kind_has_its_own_name_on_disk() -> None:
