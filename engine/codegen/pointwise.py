@@ -282,7 +282,7 @@ def filled(cx: LoweringContext, fill_value: Lowered = None, s: Lowered = None, *
     return full(cx.result.shape, number(value), cx.result.dtype)
 
 
-@lowers("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty")
+@lowers("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_permuted", "empty_strided")
 def zeros(cx: LoweringContext, **_: Lowered) -> Lowered:
     return full(cx.result.shape, 0, cx.result.dtype)
 

@@ -26,7 +26,7 @@ from engine.toolchain.build_budget import memory_set_by
 from engine.toolchain.cache import cache_folder
 from engine.trial import protocol as p
 from engine.trial.assignment import Assignment as Assignment
-from engine.trial.client import JudgeClient
+from engine.trial.client import JudgeClient, JudgeDied
 from engine.trial.device_processes import DeviceProcesses
 from engine.trial.judge import baseline_cache, peaks_cache, preparation_cache
 from engine.trial.judge.preparation_cache import KeptPreparation
@@ -158,16 +158,25 @@ class JudgeSession:
             tuple(more), ceilings or (known is not None and bool(known.calibrations)),
         )  # fmt: skip
         try:
-            reply = await self._client.ask(request, say)
-        except ProblemError:
-            if a.chance is None:
-                raise
-            # The bounds may allow settings that the reference does not: open it without.
-            self.assignment = replace(a, chance=None)
-            reply = await self._client.ask(msgspec.structs.replace(request, holdouts=self.assignment.holdouts), say)
+            reply = await self._load(request, say)
+        except JudgeDied as died:
+            raise ProblemError(
+                f"{a.problem.name}: {died} while it ran the reference: correct the reference if it ends its process, crashes or"
+                " needs more memory than there is"
+            ) from died
         assert isinstance(reply, p.OpenReply)
         others = DeviceProcesses.on(found.bus_id) if found.device.kind == "cuda" and not confined.reference else None
         return OpenedProblem(found.device, reply.workloads, confined, others)
+
+    async def _load(self, request: p.OpenRequest, say: Say) -> p.Reply:
+        """The reply to ``request``. The bounds may allow settings that the reference does not: then it is opened without."""
+        try:
+            return await self._client.ask(request, say)
+        except ProblemError:
+            if self.assignment.chance is None:
+                raise
+            self.assignment = replace(self.assignment, chance=None)
+            return await self._client.ask(msgspec.structs.replace(request, holdouts=self.assignment.holdouts), say)
 
     def _member(self, workload: Workload, device: Device) -> p.SuiteMember:
         """What the judge needs to know of one workload."""

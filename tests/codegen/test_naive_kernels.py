@@ -72,6 +72,12 @@ def interleave(x: Tensor) -> Tensor:
     return y
 
 
+def fill_memory(x: Tensor) -> Tensor:
+    y = torch.empty(x.shape, dtype=x.dtype)
+    y[...] = x + x
+    return y
+
+
 def rotary(x: Tensor) -> Tensor:
     place = torch.arange(x.shape[-2], dtype=x.dtype)
     angle = torch.outer(place, 1.0 / 100 ** (torch.arange(0, 6, 2, dtype=x.dtype) / 6))
@@ -167,6 +173,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], object]] = {
         torch.gather(x, 3, torch.zeros(2, 4, 8, 2).long()),
     ),
     "scattered": lambda x: torch.zeros(2, 4, 8, 6, dtype=x.dtype).scatter_(3, torch.ones(2, 4, 8, 1).long(), 5.0) + x,
+    "memory that is filled": fill_memory,
     "scatter add": lambda x: x.scatter_add(1, torch.ones(2, 4, 8, 6).long(), x),
     "views": lambda x: (
         x.permute(3, 0, 2, 1).reshape(6, -1),

@@ -131,3 +131,14 @@ def test_a_reference_that_kills_all_it_sees_ends_its_own_trial_only(home: Path, 
     assert status == 2, output
     assert "the judge's process ended" in output
     assert "Traceback" not in output
+
+
+def test_a_reference_that_ends_its_process_is_named(tmp_path: Path) -> None:
+    text = "import os\nfrom torch import nn\nclass Model(nn.Module): pass\ndef get_inputs(): return os._exit(0)\n"
+    (tmp_path / "ends.py").write_text(text + "def get_init_inputs(): return []\n")
+    done = subprocess.run(
+        command("scaffold", tmp_path / "ends.py", "--dialect", "cpp"),
+        env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("espalier: ends: the judge's process ended while it ran the reference: correct the reference")
