@@ -128,6 +128,15 @@ class ReferenceOnCase:
         """``class_errors`` of the case."""
         return class_errors(self.reference, self.case, wanted)
 
+    def plain_sums(self) -> ClassErrors | None:
+        """The reference error in fp32 with sums in plain loops; ``None`` where it has none."""
+        try:
+            outputs = arithmetic.with_plain_sums(lambda: self.reference.call(self.case.model, self.case.inputs))
+        except ProblemError:
+            return None
+        errors = compare(*_inexact_outputs(outputs, self.case.expected, output_names(self.reference)))
+        return None if errors.flaw else ClassErrors(errors.rel_fro, errors.max_scaled)
+
     def equivalent(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """Masks of the indices that select the same values as the reference's. None for outputs that hold no indices."""
         exact, eager = IndexTrace(), IndexTrace()

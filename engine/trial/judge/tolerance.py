@@ -49,6 +49,11 @@ HOPELESS = 0.25
 FACTORS: Mapping[PrecisionClass, float] = {PrecisionClass.FP32: 10.0, PrecisionClass.TF32: 3.0, PrecisionClass.HALF: 3.0}
 """The allowed multiple of the reference error of a class. TF32 and bf16 are a factor of 8 apart: 3 separates them. fp32 and
 TF32 are about 1000 apart: 10 leaves room for another order of summation."""
+PLAIN_SUMS_FACTOR = 2.0
+"""The allowed multiple of the fp32 error of sums in plain loops. The error of n additions in a row grows with the root of n,
+and libraries add in a tree: 8192 exponentials in a row err up to 60 times as much. The same loop backwards differs by a fifth.
+A sum whose terms or accumulator are rounded to TF32 or bf16 exceeds twice the loop's error on some perturbed inputs, though not
+on all: where 8192 terms are alike, rounding each to TF32 costs their sum no more than the loop does."""
 
 ORDER = (PrecisionClass.FP32, PrecisionClass.TF32, PrecisionClass.HALF)
 
@@ -91,6 +96,9 @@ class CaseReference(Protocol):
 
     def errors(self, wanted: Sequence[PrecisionClass]) -> Mapping[str, ClassErrors]:
         """The reference error in these precision classes."""
+
+    def plain_sums(self) -> ClassErrors | None:
+        """The reference error in fp32 with sums in plain loops; ``None`` where it has none."""
 
     def undecided(self) -> Sequence[torch.Tensor | None]:
         """For each output, a mask of the integers that rounding alone decides; ``None`` if there are none."""
@@ -147,7 +155,8 @@ class ClassPolicy:
         """Whether the outputs are within tolerance. ``case_reference`` is consulted before a rejection.
 
         Calibration measures the reference error on a few cases, but it varies by orders of magnitude between cases (nearly tied
-        scores, a floor() next to its step). The same multiple of the error on exactly this case is therefore allowed too.
+        scores, a floor() next to its step). The same multiple of the error on exactly this case is therefore allowed too, and
+        the error of plain loops on it.
         Perturbed inputs on which the reference itself fails are not judged.
         """
         if distribution in SPECIAL and case_reference is not None:
@@ -164,8 +173,18 @@ class ClassPolicy:
             if distribution != OWN and (self.allowed.value not in own or here.rel_fro > HOPELESS):
                 return CheckResult(NO_ERROR, passed=True)
             if here.rel_fro <= HOPELESS:
-                limit = ClassErrors(max(limit.rel_fro, here.rel_fro), max(limit.max_scaled, here.max_scaled))
+                limit = _wider(limit, here)
+            limit = self._with_plain_sums(errors, limit, case_reference)
         return CheckResult(errors, within(errors, limit), limit=limit)
+
+    def _with_plain_sums(self, errors: Errors, limit: ClassErrors, case_reference: CaseReference) -> ClassErrors:
+        """``limit``, widened by plain loops where they could explain the errors."""
+        if self.dtype is not torch.float32 or within(errors, limit) or not errors.rel_fro <= HOPELESS:
+            return limit
+        plain = case_reference.plain_sums()
+        if plain is None or PLAIN_SUMS_FACTOR * plain.rel_fro > HOPELESS:
+            return limit
+        return _wider(limit, ClassErrors(PLAIN_SUMS_FACTOR * plain.rel_fro, PLAIN_SUMS_FACTOR * plain.max_scaled))
 
     def _special(
         self,
@@ -207,7 +226,11 @@ def _at_least(limit: ClassErrors, rounding: Errors) -> ClassErrors:
     On perturbed inputs the spread of an output differs from case to case.
     """
     factor = FACTORS[PrecisionClass.HALF]
-    return ClassErrors(max(limit.rel_fro, factor * rounding.rel_fro), max(limit.max_scaled, factor * rounding.max_scaled))
+    return _wider(limit, ClassErrors(factor * rounding.rel_fro, factor * rounding.max_scaled))
+
+
+def _wider(limit: ClassErrors, other: ClassErrors) -> ClassErrors:
+    return ClassErrors(max(limit.rel_fro, other.rel_fro), max(limit.max_scaled, other.max_scaled))
 
 
 @dataclass(frozen=True, slots=True)
