@@ -141,6 +141,9 @@ class Unasked:
     def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, ClassErrors]:
         raise AssertionError("asked")
 
+    def plain_sums(self) -> ClassErrors | None:
+        raise AssertionError("asked")
+
     def undecided(self) -> list[torch.Tensor | None]:
         raise AssertionError("asked")
 
@@ -164,10 +167,36 @@ def test_the_reference_error_on_the_same_case_is_allowed_within_limits(
             asked.append(tuple(wanted))
             return {"fp32": ClassErrors(case_reference, case_reference)}
 
+        def plain_sums(self) -> ClassErrors | None:
+            return None
+
     ruling = policy.rule([(exact * (1 + error)).float()], [exact], ["out"], distribution, Asked())
     assert ruling.passed is passes
     assert asked == [(PrecisionClass.FP32,)]
     assert not passes or policy.label(ruling.errors, OWN) is PrecisionClass.FP32
+
+
+@pytest.mark.parametrize(
+    ("plain", "error", "passes"),
+    [
+        (None, 1e-4, False),
+        (6e-5, 1e-4, True),  # twice the error of plain loops is allowed
+        (4e-5, 1e-4, False),
+        (0.2, 0.1, False),  # twice this error would not discriminate: it widens nothing
+    ],
+)
+def test_twice_the_error_of_plain_loops_is_allowed(plain: float | None, error: float, passes: bool) -> None:
+    policy = make_policy("class", PrecisionClass.FP32, CLASSES, torch.float32)
+    exact = torch.tensor([-1.0, 1.0] * 50, dtype=torch.float64)
+
+    class Loops(Unasked):
+        def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, ClassErrors]:
+            return {"fp32": ClassErrors(0.0, 0.0)}
+
+        def plain_sums(self) -> ClassErrors | None:
+            return None if plain is None else ClassErrors(plain, plain)
+
+    assert policy.rule([(exact * (1 + error)).float()], [exact], ["out"], OWN, Loops()).passed is passes
 
 
 @pytest.mark.parametrize("bad", [0.0, math.nan])
