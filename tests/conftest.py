@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import zlib
 from collections.abc import Iterator
 from functools import cache
@@ -81,6 +82,8 @@ for profile, examples in {"default": 30, "nightly": 10_000}.items():
     settings.register_profile(profile, max_examples=examples, deadline=None)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts background jobs; what a test starts would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
