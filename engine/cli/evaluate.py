@@ -37,26 +37,25 @@ from engine.trial.bench import Assignment
 @o.suite_option
 @o.tolerance_option
 @click.option("--baselines", type=o.NameList(o.BASELINES), default=("eager",), metavar="NAME,...",
-              help="Baselines; the first one ranks. Default: eager.")  # fmt: skip
+              help="Baselines to measure; the first one decides. Default: eager.")  # fmt: skip
 @click.option("--tune", type=o.TunableValue(), multiple=True, metavar="NAME=VALUE", help="A tunable's value; repeatable.")
-@click.option("--all-variants", is_flag=True, help="Measure the combinations of its tunables; print the best one's verdict.")
-@click.option(
-    "--most", type=click.IntRange(1, 1000), default=16, show_default=True, metavar="N", help="Most combinations to measure."
-)
+@click.option("--all-variants", is_flag=True, help="Measure the combinations of tunables; print the best one's verdict.")
+@click.option("--most", type=click.IntRange(1, 1000), default=16, show_default=True, metavar="N",
+              help="Measure at most this many combinations.")  # fmt: skip
 @o.hot_option
 @o.regime_option
-@click.option("--fresh", is_flag=True, help="Calibrate and measure baselines again. Default: what was kept, up to 7 days.")
+@click.option("--fresh", is_flag=True, help="Calibrate and measure baselines again. Default: reuse those of the last 7 days.")
 @o.accept_option
 @o.json_option
 @verbosity
 def evaluate(problem: str, kernels: tuple[Path, ...], as_json: bool, **given: Any) -> None:
-    """Verify and measure each KERNEL (.cu, .cpp or .py) for PROBLEM; of a folder, the kernels in it.
+    """Verify and measure each KERNEL (.cu, .cpp or .py) for PROBLEM. A folder stands for the kernels in it.
 
     On a GPU a measured kernel is also timed back to back, at the clock that the power limit leaves. On a CPU, --regime
     sustained does so.
 
-    Several kernels share one preparation. Each gets one line, when it is there, with --json one object on one line. One that
-    fails does not stop the others.
+    Several kernels share one preparation. Each prints one line as soon as it has its verdict; with --json, one object per
+    line. A kernel that fails does not stop the others.
 
     Exit status: 0 measured, 1 a kernel failed, 4 correct, but a time is not corroborated or a kernel is quarantined.
     """

@@ -43,20 +43,26 @@ _HELP = f"""Write a result of SESSION as a file.
             its own test (--test) and its own benchmark (--bench)
     report  one self-contained page: tree, charts, ideas with their gains, decisions,
             conditions, the winner's code (HTML; Markdown where FILE ends in .md)
-    sft     chats that ended in a verified kernel ("messages"), one a line
-    pairs   two answers to one idea ("prompt", "chosen", "rejected"), one a line
-    jsonl   every attempt at every kernel, failures included, one a line
-    kernelbench  like module; flashinfer  a folder with a solution and its trace, as a
-            FlashInfer trace set has them; sol  a solution of SOL-ExecBench;
-            kernelbot  a submission.py
     bundle  the session as one file (.tar.gz, .tgz or .tar) that `session import`,
             `open` and `replay` take
-    json    its data
+    json    the session's data
 
-    Training data (sft, pairs, jsonl) takes several sessions. A row's reward is ln(speedup over the parent), or over the
-    baseline where there is no measured parent, and never below {rewards.LEAST_MEASURED:g}; a failure's is a constant
-    ({_REWARDS}); null if unknown,
-    and for a kernel that is not corroborated or quarantined, which is no example in sft and pairs.
+    \b
+    Kernels for other projects:
+    kernelbench  the same as module
+    flashinfer   a folder with a solution and its trace, as a FlashInfer trace set has them
+    sol          a solution of SOL-ExecBench
+    kernelbot    a submission.py
+
+    \b
+    Training data, from one session or several:
+    sft     chats that ended in a verified kernel ("messages"), one per line
+    pairs   two answers to one idea ("prompt", "chosen", "rejected"), one per line
+    jsonl   every attempt at every kernel, failures included, one per line
+
+    A row's reward is ln(speedup over the parent), or over the baseline if no parent was measured, and never below
+    {rewards.LEAST_MEASURED:g}. A failure has a constant reward ({_REWARDS}). The reward is null if it is unknown, and for a
+    kernel that is not corroborated or quarantined; such kernels are in jsonl only.
 
     A module of such a kernel says so at its top, and the exit status is {DOUBTED}.
     """

@@ -31,7 +31,7 @@ from engine.session.fork import fork as fork_session
               "The fork pauses before it spends anything new.")  # fmt: skip
 @click.option("--strategy", type=o.KnownValue(STRATEGIES), default=None,
               help="Search on with this strategy; prints the rounds in which it would have chosen other parents.")  # fmt: skip
-@click.option("--preview", is_flag=True, help="Only print what would be left out.")
+@click.option("--preview", is_flag=True, help="Only print what the fork would leave out.")
 @o.json_option
 def fork(
     session: str,

@@ -45,12 +45,12 @@ remeasure = _kernel_command(
 @steers
 @click.argument("kernel", type=o.KERNEL, required=False)
 @click.option("--against", type=o.KERNEL, metavar="K", help="The other kernel. Default: the incumbent.")
-@click.option("--leaders", "count", type=click.IntRange(1), metavar="N", help="Race the N best kernels against the incumbent.")
+@click.option("--leaders", "count", type=click.IntRange(1), metavar="N", help="Race the N fastest kernels with the incumbent.")
 def race(target: Target, kernel: str | None, against: str | None, count: int | None) -> None:
     """Race measured kernels of SESSION, interleaved, on fresh samples. Queued; `open` or `step` runs it.
 
-    With KERNEL: that one against the incumbent, or against another. With --leaders: the best ones. With neither: every
-    undecided race against the incumbent. Each repetition of an undecided race takes twice the samples.
+    With KERNEL: that kernel against the incumbent, or against --against. With --leaders: the fastest kernels against the
+    incumbent. With neither: repeat every undecided race against the incumbent, each time with twice the samples.
     """
     if kernel is None and against is not None:
         raise click.UsageError("--against needs a KERNEL to race")

@@ -58,7 +58,8 @@ def _home(ctx: click.Context) -> None:
 espalier = RootGroup(
     SECTIONS,
     name="espalier",
-    help="Search for faster GPU kernels, with you in control.\n\nWithout a command it opens the home screen.",
+    help="Search for faster GPU kernels, with you in control.\n\nWithout a command it opens the home screen. To begin: "
+    "`espalier run softmax`. `espalier COMMAND --help` describes a command.",
     callback=_home,
     invoke_without_command=True,
     params=[

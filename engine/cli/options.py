@@ -187,10 +187,10 @@ include_option = click.option(
 )  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else.")
 device_option = click.option(
-    "--device", type=DEVICE, metavar="cpu|cuda:N", help="Where to run. Default: the first GPU, else the CPU."
+    "--device", type=DEVICE, metavar="cpu|cuda:N", help="Device to run on. Default: the first GPU, else the CPU."
 )
 recorded_device_option = click.option(
-    "--device", type=DEVICE, metavar="cpu|cuda:N", help="Where to run. Default: the kind of device of the recording."
+    "--device", type=DEVICE, metavar="cpu|cuda:N", help="Device to run on. Default: the kind of device of the recording."
 )
 fleet_option = click.option(
     "--fleet", metavar="local|local:N|ray|ADDRESS",
@@ -205,12 +205,12 @@ tolerance_option = click.option(
 hot_option = click.option("--hot", is_flag=True, help="Time with hot caches. Default: cold.")
 regime_option = click.option(
     "--regime", type=click.Choice(regimes.CHOICES), default=regimes.AUTO,
-    help="What decides: single calls at full clock, or sustained ones back to back. Default: auto, sustained on a GPU where "
-    "operations bind.",
+    help="What decides: single calls at full clock, or sustained calls back to back. Default: auto, which is sustained on a "
+    "GPU where operations are the bound.",
 )  # fmt: skip
 recorded_regime_option = click.option(
     "--regime", type=click.Choice(regimes.CHOICES), default=None,
-    help="What decides and is measured: single calls only, or sustained ones of every kernel too. Default: as in the session.",
+    help="What decides. single: single calls only. sustained: every kernel back to back, too. Default: as in the session.",
 )  # fmt: skip
 fresh_option = click.option(
     "--fresh-baselines", is_flag=True, help="Measure every baseline again. Default: reuse what was measured before."

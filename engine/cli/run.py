@@ -35,9 +35,17 @@ Proposers: playbook (needs no key); openai:, anthropic:, gemini:, vertex:, azure
 openrouter:MODEL (keys from OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, VERTEX_API_KEY,
 AZURE_OPENAI_API_KEY, OPENROUTER_API_KEY or the keyring); vllm: and ollama:MODEL (local
 servers); command:CMD (prompt on its standard input, reply on its standard output); paste
-(you carry prompts to any chat window).
+(you carry prompts to any chat window); agent (a coding agent, through `espalier mcp`).
 Several share the rounds: --proposer openai:MODEL=2,playbook=1.
 A key goes to its provider's own hosts; another server gets the one that --server names.
+
+\b
+Examples:
+  espalier run softmax
+  espalier run my_module.py --headless --rounds 5
+  espalier run softmax --proposer openai:MODEL --budget-usd 5
+
+\b
 Exit status: 0 done, 1 no verified kernel, 2 bad usage or input, 3 stopped, awaiting you
 or a provider (resume with `espalier open`), 4 no kernel whose time is corroborated,
 130 interrupted (the same)."""
@@ -52,14 +60,14 @@ or a provider (resume with `espalier open`), 4 no kernel whose time is corrobora
 @click.option("--repairs", type=click.IntRange(0, 64), default=2, show_default=True, metavar="N",
               help="Attempts to repair a failing kernel.")  # fmt: skip
 @click.option("--strategy", type=o.KnownValue(STRATEGIES), default="branching",
-              show_default=True, help="Several ideas per round from the best kernels, one after the other, or whichever the "
-              "session's own measurements favour.")  # fmt: skip
+              show_default=True, help="branching: several ideas per round from the best kernels. sequential: one idea after "
+              "the other. adaptive: the session's own measurements decide.")  # fmt: skip
 @click.option("--prior", type=o.KnownValue(("sessions", "none")), default="sessions", show_default=True,
               help="What the adaptive strategy starts from: what ideas gained in earlier sessions, or nothing.")  # fmt: skip
 @click.option("--proposer", "--source", "source", cls=o.Aliased, default="playbook", show_default=True,
-              metavar="playbook|PROVIDER:MODEL|paste|command:CMD", help="Where ideas come from; see below.")  # fmt: skip
+              metavar="playbook|PROVIDER:MODEL|paste|agent|command:CMD", help="Where ideas come from; see below.")  # fmt: skip
 @click.option("--writer", default="", metavar="NAME", help="Who writes the code. Default: the proposer of the idea.")
-@click.option("--base-url", default="", metavar="URL", help="Short for --server openai=URL: llama.cpp, a gateway.")
+@click.option("--base-url", default="", metavar="URL", help="Short for --server openai=URL, e.g. of llama.cpp or a gateway.")
 @model_options
 @click.option("--dialect", type=o.KnownValue([d.value for d in Dialect]), metavar="cuda|cpp|triton|python",
               help="What kernels are written in. Default: cuda on a GPU, cpp on a CPU.")  # fmt: skip
@@ -80,8 +88,9 @@ or a provider (resume with `espalier open`), 4 no kernel whose time is corrobora
               help="Stop after this many rounds without a new incumbent.")  # fmt: skip
 @click.option("--sol", "light", type=o.OrNone(o.FiniteNumber(0, 10, min_open=True)), default=Limits().light, show_default=True,
               metavar="F|none", help="Stop at this fraction of the speed of light (SOL).")  # fmt: skip
-@click.option("--budget-tokens", type=click.IntRange(1), metavar="N", help="Stop at this many model tokens.")
-@click.option("--budget-usd", type=o.FiniteNumber(0, min_open=True), metavar="X", help="End the session at this many dollars.")
+@click.option("--budget-tokens", type=click.IntRange(1), metavar="N", help="End before exceeding this many model tokens.")
+@click.option("--budget-usd", type=o.FiniteNumber(0, min_open=True), metavar="X",
+              help="End before exceeding this many dollars.")  # fmt: skip
 @click.option("--pause-above-usd", type=o.FiniteNumber(0), metavar="X", help="Pause once more dollars have been spent.")
 @click.option("--pause-before-round", type=_COUNT, metavar="N", help="Pause before this round opens.")
 @click.option("--session", "folder", type=o.PATH, metavar="DIR",

@@ -21,10 +21,10 @@ from engine.report.text.side_by_side import lines
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @o.json_option
 def compare(sessions: tuple[str, ...], output: Path | None, force: bool, as_json: bool) -> None:
-    """Lay SESSIONs of one problem side by side: does steering pay?
+    """Compare SESSIONs of one problem at equal budgets, for instance with and without an agent.
 
-    Shows the incumbent of each at equal verdicts, tokens and device time, up to what the one that spent least has spent, and
-    who had the ideas that won. From the journals alone: nothing is measured. With --json, also the best-so-far curves.
+    Shows the incumbent of each at equal verdicts, tokens and device time, up to the budget of the session that spent least,
+    and who had the ideas that won. Reads journals; measures nothing. With --json, also the best-so-far curves.
     """
     if len(sessions) < 2:
         raise click.UsageError("name at least two sessions")

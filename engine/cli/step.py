@@ -31,7 +31,7 @@ EPILOG = """\b
 Exit status: 0 done, 1 no verified kernel, 2 bad usage or input, 3 stopped, awaiting you
 or a provider, 4 no kernel whose time is corroborated, 130 interrupted."""
 _device_option = click.option(
-    "--device", type=o.DEVICE, metavar="cpu|cuda:N", help="Where to run. Default: where it ran before."
+    "--device", type=o.DEVICE, metavar="cpu|cuda:N", help="Device to run on. Default: the one it ran on before."
 )
 
 

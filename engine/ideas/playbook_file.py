@@ -69,9 +69,13 @@ class _Files(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Kernel files by dialect; the fields are named after the values of ``Dialect``."""
 
     cpp: list[_Text] = []
+    """Kernel files in C++, beside the playbook."""
     cuda: list[_Text] = []
+    """Kernel files in CUDA C++."""
     triton: list[_Text] = []
+    """Kernel files of Triton functions."""
     python: list[_Text] = []
+    """Files with a ``ModelNew``."""
 
 
 class _Predicted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -87,11 +91,17 @@ class _IdeaEntry(_Files, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One ``[[idea]]``."""
 
     key: _Text
+    """A name for the idea, by which ``after`` refers to it."""
     title: _Text
+    """The optimisation, in a few words."""
     category: _Text
+    """One of the categories below."""
     rationale: _Text
+    """Why it should help."""
     predicted: _Predicted = _Predicted()
+    """Predicted speedup over the parent, by dialect."""
     after: list[_Text] = []
+    """Keys of the ideas that it builds on; empty for the naive port."""
 
 
 class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -141,10 +141,15 @@ class _ProblemToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of ``problem.toml``."""
 
     title: str = ""
+    """A line that says what the problem computes."""
     workloads: dict[str, dict[str, Number]] = {}
+    """Workload → values of the module-level numbers of ``reference.py``, its settings."""
     holdouts: dict[str, list[dict[str, Number]]] = {}
+    """Workload → further settings on which its kernels are verified, not timed."""
     bounds: dict[str, dict[str, list[Number]]] = {}
+    """Workload → setting → lowest and highest value, and a step if given, of the hold-out shape drawn at random."""
     suites: dict[str, list[str]] = {}
+    """Suite → the workloads that it judges together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,9 @@ class Rates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """US dollars per million tokens."""
 
     input: Dollars
+    """For prompt tokens."""
     output: Dollars
+    """For reply tokens, reasoning included."""
     cached: Dollars | None = None
     """For prompt tokens read from the provider's cache; ``None`` if they cost the same as others."""
     written: Dollars | None = None
@@ -50,13 +52,16 @@ class Price(Rates, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The price of a model on one day."""
 
     long: LongRates | None = None
+    """The rates of whole calls whose prompt has more than ``over`` tokens."""
 
 
 class _PriceEntry(Price, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A model's entry in a price list."""
 
     until: date | None = None
+    """The last day of this price."""
     then: Price | None = None
+    """The price after ``until``."""
 
     def on(self, day: date) -> Price | None:
         if self.until is not None and day > self.until:

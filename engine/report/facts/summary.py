@@ -71,8 +71,11 @@ class Summary:
     rounds: int
     """Rounds done after the naive port."""
     kernels: int
+    """Kernels in the tree, failed ones included."""
     verified: int
+    """Kernels whose outputs were right."""
     best: Best | None
+    """The incumbent; ``null`` without one."""
     doubted: tuple[DoubtedKernel, ...]
     """Kernels that are not corroborated, or quarantined. None of them is the best."""
 

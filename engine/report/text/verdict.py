@@ -59,9 +59,13 @@ class VerificationFigures:
     """The kernel's errors and its precision class."""
 
     policy: str
+    """The tolerance, e.g. ``class:fp32 (10x)``."""
     trials: int
+    """Checked calls, each on new inputs."""
     rel_fro: float
+    """Largest centred error over an output: ‖o − r‖ ÷ ‖r − mean(r)‖."""
     max_abs: float
+    """Largest absolute error of an element."""
     precision_class: str
     chance_holdout: str
     """The settings of the hold-out shape that was drawn at random; empty without one."""
@@ -118,6 +122,7 @@ class Verdict:
 
     problem: str
     kernel: str
+    """The file's name."""
     dialect: str
     contract: str
     device: VerdictDevice
@@ -133,6 +138,7 @@ class Verdict:
     corroborated: bool
     """Whether the judge's clock confirms the times that decide; ``false`` where there are none."""
     quarantined: bool
+    """Whether its time or behaviour is not plausible."""
     conditions: tuple[str, ...]
     """How it was measured: caches, clocks, samples disturbed …"""
     doubts: tuple[str, ...]
@@ -140,10 +146,12 @@ class Verdict:
     verification: VerificationFigures | None
     time_us: TimeFigures | None
     speedup: Mapping[str, Interval | None]
+    """By baseline; ``null`` for one that was not measured."""
     speed_of_light: SpeedOfLight | None
     claimed: ClaimedFigures | None
     """The figures of a quarantined kernel."""
     sandbox: str
+    """``bubblewrap`` or ``limits``."""
     seconds: StageSeconds
     included: tuple[str, ...] = ()
     """What the build read of the user's header trees: path, number of files and their digest, a line each."""
