@@ -102,7 +102,7 @@ def answer(target: Target, call: str, file: Path, as_it_is: bool) -> None:
     known = state.calls.get(call)
     awaits = known is not None and known.by_hand and known.status is CallStatus.OPEN
     if known is not None and awaits and not as_it_is and (wrong := unusable_reply(state, known, text)):
-        raise CommandExit(BAD_INPUT, f"the reply in {place} does not answer {call}: {wrong}; --as-it-is gives it anyway")
+        raise CommandExit(BAD_INPUT, f"the reply in {place} does not answer {call}: {wrong}; --as-it-is accepts it anyway")
     target.submit_all(lambda writer: [c.AnswerCall(call, writer.store_blob(text.encode("utf-8", "replace")))])
     target.advise(f"espalier open {target.name}")
 
@@ -136,7 +136,7 @@ def _read_reply(file: Path) -> str:
 @click.command("set")
 @steers
 @click.option("--proposer", "source", metavar="NAME[=SHARE],...", help="Who proposes the ideas of the next rounds.")
-@click.option("--writer", metavar="NAME", help="Who writes the code; an empty NAME is the author of the idea.")
+@click.option("--writer", metavar="NAME", help="Who writes the code; an empty NAME means the author of the idea.")
 @model_options
 def set_models(target: Target, **given: Any) -> None:
     """Change who proposes and writes in SESSION, their servers and options; without options, print them.

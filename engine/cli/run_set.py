@@ -113,7 +113,7 @@ def _conclude(problems: ProblemSet, why: str, *, as_json: bool) -> None:
         fields = [_fields(problems, member) for member in problems.members]
         show_json({"problems": fields, "budget": problems.budget, "spent": problems.spent(), "reason": why})
     else:
-        advice = "a larger budget continues: the same command with another --kernels, --time or --budget-usd"
+        advice = "to continue, repeat the command with a larger --kernels, --time or --budget-usd"
         show([*set_table(problems), "", f"{why}; {advice}"])
     if any(queries.incumbent(member.state) is None for member in problems.members):
         end(FAILED)

@@ -73,7 +73,7 @@ def test_several_problems_share_a_budget_and_the_same_command_continues(espalier
 
     again = espalier("run", "layernorm", "softmax", *FEW, "--kernels", 8)
     assert again.status == 0, again.err
-    assert "8 of 8 kernels tried; a larger budget continues" in again.out
+    assert "8 of 8 kernels tried; to continue, repeat the command with a larger" in again.out
     assert "next kernel" in again.out
     assert sorted(path.name for path in store.folders() if path.parent == home / "sessions") == sessions
 

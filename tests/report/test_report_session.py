@@ -69,7 +69,7 @@ def test_figures_have_intervals_and_a_depth(state: SessionState) -> None:
         if kernel.measurement is not None and kernel.measurement.depth == "screen":
             (line,) = [text for text in shown(state) if f" {kernel.id} " in text]
             assert "screened" in line
-            assert "one process" in line
+            assert "one process pair" in line
 
 
 def test_pinned_and_pruned_kernels_are_marked(state: SessionState) -> None:

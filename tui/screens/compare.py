@@ -171,7 +171,7 @@ def rows(state: SessionState, left: Kernel, right: Kernel) -> list[ComparisonRow
 def _samples(measured: Measurement | None) -> str:
     if measured is None:
         return _UNKNOWN
-    processes = "one process" if measured.depth == "screen" else fmt.counted(measured.processes, "pair")
+    processes = "one pair" if measured.depth == "screen" else fmt.counted(measured.processes, "pair")
     return f"{measured.samples} in {processes}"
 
 

@@ -42,7 +42,7 @@ def page(state: SessionState, kernel: Kernel, room: int, raw: str = "", *, steer
 
 
 def _figures(state: SessionState, kernel: Kernel, measured: Measurement, room: int) -> list[Line]:
-    depth = "screened in one process" if measured.depth == "screen" else fmt.counted(measured.processes, "process pair")
+    depth = "screened in one process pair" if measured.depth == "screen" else fmt.counted(measured.processes, "process pair")
     rows: list[tuple[str, tuple[Cell, ...]]] = [
         ("time", (Cell(fmt.duration_interval(measured.time_us), Ink.STRONG),)),
         ("samples", (Cell(f"{measured.samples}, {depth}"),)),

@@ -327,7 +327,7 @@ def _steps(state: SessionState, best: Kernel) -> Iterator[LineageStep]:
 def headline(winner: Winner, baseline: str) -> str:
     """The winner's speedup in one sentence, which claims no more than the interval supports."""
     width = f"{winner.precision}-class, " if winner.precision else ""
-    basis = "95% interval over process pairs" if winner.precise else "screened in one process only"
+    basis = "95% interval over process pairs" if winner.precise else "screened in one process pair only"
     words = f"{times(winner.speedup)} over {baseline} ({width}{basis})"
     shown = "" if winner.shown else ": not shown to be faster"
     return f"{words}{shown}{'' if winner.corroborated else '; not corroborated, accepted by the engineer'}"

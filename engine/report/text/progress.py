@@ -353,5 +353,5 @@ def _speed_words(measured: Measurement, state: SessionState) -> str:
     parts = [duration_interval(measured.time_us), f"{times(ratio)} over {base}" if ratio else "", mean_words(measured, base)]
     if measured.light is not None:
         parts.append(f"{percent(measured.light.fraction)} of SOL")
-    depth = "screened in one process" if measured.depth == "screen" else counted(measured.processes, "process pair")
+    depth = "screened in one process pair" if measured.depth == "screen" else counted(measured.processes, "process pair")
     return ", ".join(filter(None, (*parts, depth)))

@@ -111,7 +111,7 @@ def _remarks(state: SessionState, kernel: Kernel) -> str:
     assert measured is not None
     remarks = [
         spread_words(measured, queries.ranking_baseline(state)),
-        counted(measured.processes, "process pair") if measured.depth == "precise" else "one process",
+        counted(measured.processes, "process pair") if measured.depth == "precise" else "one process pair",
         "seed" if kernel.seed else "",
         "pinned" if kernel.id in state.pinned else "",
         "pruned" if queries.is_pruned(state, kernel.id) else "",
@@ -213,7 +213,7 @@ def _incumbent_words(state: SessionState) -> Span:
     if queries.is_precise(best):
         basis = f"95% interval over {counted(best.measurement.processes, 'process pair')}"
     else:
-        basis = "screened in one process only"
+        basis = "screened in one process pair only"
     tone = Tone.GOOD if ratio.low > 1.0 else Tone.WARN
     words = "" if ratio.low > 1.0 else f"; not shown to be faster than {base}"
     contract = f"{best.contract.value} contract"
