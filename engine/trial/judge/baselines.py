@@ -108,7 +108,8 @@ class Baselines:
         self._measured_once = {}
         self._kept = self._valid(kept)
         known = f" ({', '.join(self._kept)} cached)" if self._kept else ""
-        say(f"measuring {opened.baseline} against itself and the other baselines{known}")
+        others = f"; also {', '.join(opened.others)}" if opened.others else ""
+        say(f"measuring {opened.baseline} against itself{others}{known}")
         found = self._measure_now(bed, report)
         gone = [
             name
