@@ -11,6 +11,7 @@ from support import sessions
 
 from engine.domain import queries
 from engine.domain.folds import advance
+from engine.domain.model import Interval
 from engine.domain.state import SessionState
 from engine.journal import journal, store
 from engine.report.facts.summary import summarise
@@ -90,6 +91,19 @@ def test_the_evidence_names_device_check_baseline_and_sandbox(state: SessionStat
     assert found["sandbox"].startswith("resource limits only")
     assert "95% interval over 5 process pairs" in found["incumbent"]
     assert plain(heading(state)).startswith("softmax · small on cpu")
+
+
+@pytest.mark.parametrize(
+    ("interval", "words"),
+    [(Interval(0.5, 0.4, 0.6), "; slower than eager"), (Interval(1.0, 0.9, 1.1), "; not shown to be faster than eager")],
+)
+def test_an_incumbent_that_is_not_faster_is_told(state: SessionState, interval: Interval, words: str) -> None:
+    best = queries.incumbent(state)
+    assert best is not None
+    assert best.measurement is not None
+    measured = replace(best.measurement, speedup={"eager": interval})
+    other = replace(state, kernels={**state.kernels, best.id: replace(best, measurement=measured)})
+    assert dict(evidence(other))["incumbent"].text.endswith(words)
 
 
 def test_an_unverifiable_problem_is_marked(state: SessionState) -> None:

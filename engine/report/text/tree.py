@@ -215,7 +215,7 @@ def _incumbent_words(state: SessionState) -> Span:
     else:
         basis = "screened in one process pair only"
     tone = Tone.GOOD if ratio.low > 1.0 else Tone.WARN
-    words = "" if ratio.low > 1.0 else f"; not shown to be faster than {base}"
+    words = "" if ratio.low > 1.0 else f"; slower than {base}" if ratio.high < 1.0 else f"; not shown to be faster than {base}"
     contract = f"{best.contract.value} contract"
     if not corroboration.is_corroborated(best):
         words, tone = f"{words}; NOT corroborated, accepted by the engineer: {one_line(best.accepted)}", Tone.WARN
