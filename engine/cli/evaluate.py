@@ -26,8 +26,14 @@ from engine.session.seeds import read_kernel
 from engine.toolchain.kernel_file import SUFFIXES
 from engine.trial.bench import Assignment
 
+EPILOG = """\b
+Examples:
+  espalier scaffold softmax --dialect cpp -o mine.cpp
+  espalier eval softmax mine.cpp
+  espalier eval softmax mine.cpp --against other.cpp --json"""
 
-@click.command("eval")
+
+@click.command("eval", epilog=EPILOG)
 @click.argument("problem", type=o.PROBLEM)
 @click.argument("kernels", type=o.PATH, nargs=-1, required=True, metavar="KERNEL...")
 @click.option("--against", "other", type=o.PATH, metavar="OTHER", help="Also race KERNEL against OTHER.")
