@@ -9,7 +9,7 @@ from engine.cli.exit_codes import AWAITING, BAD_INPUT, DOUBTED, FAILED, INTERRUP
 from engine.cli.output import show, show_json
 from engine.cli.session_access import shell_name
 from engine.cli.verbosity import quiet
-from engine.domain import corroboration, queries
+from engine.domain import corroboration, queries, races
 from engine.domain.state import SessionState
 from engine.domain.work import WorkKey, WorkKind
 from engine.journal.shipped import is_shipped
@@ -79,8 +79,10 @@ def next_steps(state: SessionState, folder: Path, outcome: Outcome | None) -> li
     if state.closed is None:
         return [f"espalier open {name}: resume the search"]
     rounds = max(0, queries.last_round(state)) + 3
+    undecided = list(races.undecided_races(state))
+    again = f"espalier kernel race {name}, {resume}: repeats {counted(len(undecided), 'undecided race')} with twice the samples"
     more = f"espalier session limits {name} --rounds {rounds}, {resume}: three more rounds"
-    return [*_best_kernel_steps(state, name), more]
+    return [*_best_kernel_steps(state, name), *([again] if undecided else []), more]
 
 
 def _best_kernel_steps(state: SessionState, name: str) -> list[str]:

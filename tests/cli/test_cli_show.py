@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.program import Call
 
+from engine.cli.conclusion import next_steps
 from engine.cli.exit_codes import AWAITING
+from engine.domain import races
 from engine.journal import store
+
+ROOT = Path(__file__).resolve().parents[2]
 
 DEVICE = {"name", "arch", "label"}
 TINY = ("--rounds", "1", "--ideas", "1", "--branch", "1", "--device", "cpu", "--headless")
@@ -139,3 +144,13 @@ def test_a_proposer_that_fails_ends_with_3_and_a_prompt_to_answer_too(espalier: 
 def test_a_mismatch_shows_the_limits_beside_its_errors(espalier: Call, recorded: Path) -> None:
     assert "check     class:fp32 (10x), fp32 class allowed: error ≤ 1.0e-05" in espalier("kernel", "show", "scripted", "k4").out
     assert "check " not in espalier("kernel", "show", "scripted", "k10").out
+
+
+def test_an_ended_session_with_undecided_races_says_how_to_repeat_them(tmp_path: Path) -> None:
+    state = store.state_of(ROOT / "sessions" / "layernorm")
+    undecided = len(races.undecided_races(state))
+    (step,) = [words for words in next_steps(state, tmp_path, None) if "kernel race" in words]
+    assert state.closed is not None
+    assert f"repeats {undecided} undecided race" in step
+    none = replace(state, races=())
+    assert not [words for words in next_steps(none, tmp_path, None) if "kernel race" in words]
