@@ -1,11 +1,14 @@
 """The judge's process: ``python -m engine.trial.judge FD supervised SOCKET DEVICE`` (``server`` says what the arguments are).
 
-Torch takes seconds to import. On a GPU the device context, which torch shares, is created meanwhile.
+Torch takes seconds to import. On a GPU the device context, which torch shares, is created meanwhile, once the engine asks for
+something: it starts a judge before it holds the device, and asks when it does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import sys
 import threading
 
@@ -13,16 +16,20 @@ from engine.domain.errors import DeviceError
 from engine.trial.shared.cuda import driver
 
 
-def _create_context(index: int) -> None:
-    with contextlib.suppress(DeviceError):  # the first request for the device says what is wrong
-        driver.Context.open(index)
+def create_context(channel: int, index: int) -> None:
+    """Create the context of ``cuda:index`` when the first request arrives on ``channel``, which is not read."""
+    with contextlib.suppress(OSError, DeviceError):  # the first request for the device says what is wrong
+        with socket.socket(fileno=os.dup(channel)) as peeked:
+            wanted = bool(peeked.recv(1, socket.MSG_PEEK))
+        if wanted:
+            driver.Context.open(index)
 
 
 def main() -> None:
     """Serve the engine on the inherited socket."""
     kind, _, index = sys.argv[-1].partition(":")
     if kind == "cuda":
-        threading.Thread(target=_create_context, args=(int(index or 0),), daemon=True).start()
+        threading.Thread(target=create_context, args=(int(sys.argv[1]), int(index or 0)), daemon=True).start()
     from engine.trial.judge import server
 
     server.main()

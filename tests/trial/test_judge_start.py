@@ -1,0 +1,37 @@
+"""A judge that starts: it takes nothing of a GPU before the engine, which then holds the device, asks for something."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from engine.trial.judge.__main__ import create_context
+from engine.trial.shared.cuda import driver
+
+
+def contexts_after(message: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happens in a judge that is sent ``message`` some time after its start, in order; empty: the engine ends."""
+    happened: list[str] = []
+    monkeypatch.setattr(driver.Context, "open", lambda index: happened.append(f"context on cuda:{index}"))
+    engine, judge = socket.socketpair()
+    with engine, judge:
+        waiting = threading.Thread(target=create_context, args=(judge.fileno(), 1))
+        waiting.start()
+        waiting.join(0.2)
+        happened.append("asked")
+        engine.send(message)
+        engine.shutdown(socket.SHUT_WR)
+        waiting.join()
+        assert judge.recv(100) == message, "the request is still there for the server"
+    return happened
+
+
+def test_the_context_is_created_once_the_engine_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A judge was started while another process measured, and its context disturbed that measurement."""
+    assert contexts_after(b"request", monkeypatch) == ["asked", "context on cuda:1"]
+
+
+def test_a_judge_that_is_asked_nothing_creates_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert contexts_after(b"", monkeypatch) == ["asked"]
