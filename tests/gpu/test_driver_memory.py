@@ -49,6 +49,15 @@ arena = borrow(True)
 assert not arena.protected
 told(cuda.cuMemsetD32(arena.pointer, 5, 1024), cuda.cuCtxSynchronize())
 """,
+    "drop": """
+arena = borrow(False)
+tensor = memory.as_tensor(arena.pointer, (16,), "int32", 0, arena)
+del arena
+assert tensor.tolist() == [0] * 16
+del tensor
+told(cuda.cuCtxSynchronize())
+channel.recv(1)
+""",
 }
 
 
@@ -120,6 +129,18 @@ def test_a_token_works_within_one_pid_namespace() -> None:
         send(channel, lent)
         assert channel.recv(16) == b"0"
         assert content(lent) == [5]
+
+
+def test_what_the_borrower_dropped_is_free_once_the_owner_frees_it() -> None:
+    size = 1 << 30
+    lent = LentArena.create(0, size)
+    driver.check(driver.bindings().cuMemsetD32(lent.pointer, 0, 16), "filling an arena")
+    with borrower("drop") as channel:
+        send(channel, lent)
+        assert channel.recv(16) == b"0"
+        before = driver.free_bytes()
+        lent.close()
+        assert driver.free_bytes() >= before + size, "the borrower, which still runs, keeps it"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "bool", "float64", "uint8"])

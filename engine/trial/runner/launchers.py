@@ -12,6 +12,7 @@ import os
 import tarfile
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,29 +27,39 @@ from engine.trial.shared.layout import GATE_DONE, GATE_OPENED
 
 if TYPE_CHECKING:
     from engine.trial.runner.gpu_launch import LaunchFault
+    from engine.trial.runner.stopwatch import Stopwatch
 
 
 def make_timer(load: LoadKernel, gate: Borrowed | None, send: Send) -> Timed:
     """The runner's timer for a device; ``gate`` is the lent memory of its gate."""
     if load.device == "cpu":
         return _timed_on_cpu
-    from engine.trial.runner import stopwatch
     from engine.trial.runner.gpu_launch import LaunchFault
-    from engine.trial.shared.cuda import driver, hold_kernel
+    from engine.trial.runner.stopwatch import GateWait
+    from engine.trial.shared.cuda import hold_kernel
 
-    context = driver.Context.open(int(load.device.partition(":")[2] or 0))
-    clock = stopwatch.Stopwatch(context, tools=load.stopwatch or hold_kernel.PTX)
-    opened = gate.pointer(GATE_OPENED) if gate is not None else 0
-    done = gate.pointer(GATE_DONE) if gate is not None else 0
+    clock = stopwatch_of(int(load.device.partition(":")[2] or 0), load.stopwatch or hold_kernel.PTX)
 
     def timed(work: Callable[[], Any], order: RunKernel, outputs: Addresses = no_outputs) -> ClaimedTimes | Fault:
-        gated = stopwatch.GateWait(opened, done, order.gate, lambda: send(Armed(outputs()))) if order.gate else None
+        gated = None
+        if gate is not None and order.gate:
+            words = gate.pointer(GATE_OPENED), gate.pointer(GATE_DONE)
+            gated = GateWait(*words, order.gate, lambda: send(Armed(outputs())))
         sample = clock.sample(work, cold=load.cold and order.calls == 1, hold_us=order.hold_us, gate=gated)
         if isinstance(sample, LaunchFault):
             return Fault("crashed", sample.text)
         return ClaimedTimes(sample.event_us, sample.wall_us, sample.idle_us, sample.enqueue_us, sample.held)
 
     return timed
+
+
+@cache
+def stopwatch_of(device: int, tools: bytes) -> Stopwatch:
+    """The stopwatch of this process, for all kernels that it loads: its buffer takes twice the size of the L2 cache."""
+    from engine.trial.runner.stopwatch import Stopwatch
+    from engine.trial.shared.cuda import driver
+
+    return Stopwatch(driver.Context.open(device), tools=tools)
 
 
 def _timed_on_cpu(work: Callable[[], Any], order: RunKernel, outputs: Addresses = no_outputs) -> ClaimedTimes | Fault:

@@ -10,6 +10,7 @@ import ctypes
 import math
 import os
 import struct
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -186,7 +187,11 @@ class LentArena:
 
 
 class BorrowedArena:
-    """The runner's side: the same memory at its own address. ``protected``: whether a kernel's write faults.
+    """The runner's side: the same memory at its own address, as long as this object lives or until ``close``.
+
+    A runner loads many kernels, and a mapping that stays keeps memory on the device that the judge has freed.
+
+    ``protected``: whether a kernel's write faults.
 
     That holds for device code. Host code in the same process can make the mapping writable again (seen on an H200): under
     contracts with host code the inputs must be compared afterwards nevertheless.
@@ -197,8 +202,8 @@ class BorrowedArena:
         self.size = handle.size
         self.pointer = pointer
         self.protected = protected
-        self._mapping = mapping
-        self._open = True
+        self._unmap = weakref.finalize(self, _give_back, pointer, mapping)
+        self._unmap.atexit = False  # the driver gives back what a process leaves
 
     @classmethod
     def map(cls, handle: DeviceHandle, *, writable: bool) -> BorrowedArena:
@@ -226,13 +231,15 @@ class BorrowedArena:
 
     def close(self) -> None:
         """Unmaps it. Never raises; idempotent."""
-        if not self._open:
-            return
-        self._open = False
-        if self._mapping is None:
-            cuda.bindings().cuIpcCloseMemHandle(self.pointer)
-        else:
-            self._mapping.undo()
+        self._unmap()
+
+
+def _give_back(pointer: int, mapping: _Mapping | None) -> None:
+    """Unmap borrowed memory."""
+    if mapping is None:
+        cuda.bindings().cuIpcCloseMemHandle(pointer)
+    else:
+        mapping.undo()
 
 
 _TYPE_CODES = {
