@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from engine.trial.judge.gate import DeviceOutputs, Segments
+from engine.trial.judge.held_outputs import HeldOutputs
 from engine.trial.judge.runner_client import RunnerClient
+from engine.trial.messages import AllStopped, ClaimedTimes, RunKernel, SegmentFreed
 
 
 def test_a_baseline_that_is_loaded_for_another_workload_while_it_loads_is_waited_for() -> None:
@@ -22,3 +25,34 @@ def test_a_baseline_that_is_loaded_for_another_workload_while_it_loads_is_waited
     for _ in range(2):
         client.warm(None, [])
     assert done == ["loaded", "called", "waited", "loaded", "called"]
+
+
+class Replies:
+    """A channel from which these replies come, one after the other."""
+
+    def __init__(self, *replies: object) -> None:
+        self._replies = list(replies)
+
+    def waiting(self, _: float = 0.0) -> bool:
+        return False
+
+    def send_order(self, _: RunKernel) -> None:
+        """It needs none."""
+
+    def receive_times(self, *_: object) -> tuple[object, list[int]]:
+        return self._replies.pop(0), []
+
+
+def test_a_burst_of_one_call_may_report_memory() -> None:
+    """A slow module allocates while its outputs are held; its burst of one call was refused as forged on a GPU."""
+    client = RunnerClient.__new__(RunnerClient)
+    client._host = SimpleNamespace(stop=lambda _: AllStopped(False), thaw=lambda _: None)
+    client._runner = SimpleNamespace(
+        channel=Replies(SegmentFreed(1 << 40), ClaimedTimes(10.0, 12.0, 0.0, outputs=(1 << 41,))), local_pid=None
+    )
+    client._first_s = client._seconds = 5.0
+    client._trusted, client.gate, client.checks_gated = False, SimpleNamespace(), True
+    client._segments, client.held = Segments(), HeldOutputs()
+    client._timing = lambda reply, *_: reply  # type: ignore[method-assign]
+    assert client.call(RunKernel(0, calls=1)).device_us == 10.0
+    assert client.delivered == DeviceOutputs(client._segments, (1 << 41,))

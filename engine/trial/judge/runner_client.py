@@ -184,8 +184,9 @@ class RunnerClient:
             self._wake(local_pid)
         if during is not None and not self._runner.channel.waiting(during.after_s):
             during.act()
-        at_gate = self.gate is not None and order.calls > 1  # a module's burst reports memory; its single calls are gated
-        reply = self._gated_reply(time.monotonic() + self._first_s) if at_gate else self._receive(self._first_s)
+        # A module reports memory that it allocates. Its calls that are not gated are bursts, be it of one call.
+        deadline = time.monotonic() + self._first_s
+        reply = self._gated_reply(deadline) if self.checks_gated else self._receive(self._first_s)
         wall = (time.perf_counter_ns() - start) / 1e3
         self._first_s = self._seconds
         self.delivered = self._delivered(reply)
