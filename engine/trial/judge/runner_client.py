@@ -184,9 +184,8 @@ class RunnerClient:
             self._wake(local_pid)
         if during is not None and not self._runner.channel.waiting(during.after_s):
             during.act()
-        # A module reports memory that it allocates. Its calls that are not gated are bursts, be it of one call.
-        deadline = time.monotonic() + self._first_s
-        reply = self._gated_reply(deadline) if self.checks_gated else self._receive(self._first_s)
+        # A module may report memory: its calls that are not gated are bursts, be it of one call.
+        reply = self._gated_reply(time.monotonic() + self._first_s) if self.checks_gated else self._receive(self._first_s)
         wall = (time.perf_counter_ns() - start) / 1e3
         self._first_s = self._seconds
         self.delivered = self._delivered(reply)

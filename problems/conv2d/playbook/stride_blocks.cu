@@ -8,6 +8,7 @@
 #include <cuda_fp16.h>
 #include "problem.h"
 // @tune GROUPS = 3, 2, 4
+// @tune STREAM = 1, 0
 // @workspace ceil_div(OUT_CHANNELS, 96) * ceil_div(KERNEL_SIZE, 4) * ceil_div(KERNEL_SIZE, 4) * IN_CHANNELS * 3072
 // @launch pack(conv1_weight, workspace) grid(ceil_div(OUT_CHANNELS, 96) * ceil_div(KERNEL_SIZE, 4) * ceil_div(KERNEL_SIZE, 4) * IN_CHANNELS) block(192)
 // @launch convolve(x, workspace, conv1_bias, out) grid(SMS / ceil_div(OUT_CHANNELS, 96) * ceil_div(OUT_CHANNELS, 96)) block(128 * GROUPS) shared(ceil_div(KERNEL_SIZE, 4) * ceil_div(KERNEL_SIZE, 4) * IN_CHANNELS * 3072 + GROUPS * 4 * 2 * IN_CHANNELS * 62 * 16)
@@ -132,6 +133,11 @@ __device__ __forceinline__ void store_blocks(uint4* slot, const float4 (&v)[LOAD
         if (lane) slot[task % CHUNKS * BLOCKS + task / CHUNKS * 31 + lane - 1] = block;
     }
 }
+// A result that L2 gives up first, or keeps until the rest of its 32 bytes is there: rows of results do not begin on 32 bytes.
+__device__ __forceinline__ void put(float* to, float value) {
+    if (STREAM) __stcs(to, value);
+    else *to = value;
+}
 #define PIECES ((OUT_DIM3 + COLUMNS - 1) / COLUMNS)  // of a row of outputs
 constexpr int LINES = BATCH_SIZE * PIECES * OUT_DIM2;
 // A row of blocks on the way through rows of outputs [line, end), piece by piece of the images; a stretch is what lies in one image.
@@ -197,8 +203,8 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) convolve(const flo
                 for (int k = 0; k < 2; ++k) {
                     if (slice * 96 + 8 * j + lane % 4 * 2 + k >= OUT_CHANNELS) break;
                     float* at = to + (8 * j + k) * (OUT_DIM2 * OUT_DIM3);
-                    if (left) __stcs(at, sum[4 * j + k] + (k ? add.y : add.x));
-                    if (right) __stcs(at + 8, sum[4 * j + 2 + k] + (k ? add.y : add.x));
+                    if (left) put(at, sum[4 * j + k] + (k ? add.y : add.x));
+                    if (right) put(at + 8, sum[4 * j + 2 + k] + (k ? add.y : add.x));
                 }
             }
         } else go_on();

@@ -1,0 +1,452 @@
+// Runs the code of a CUDA kernel on a CPU, thread by thread, with the parts of Hopper that the tensor-core kernels use: shared memory,
+// clusters, mbarriers, asynchronous copies (also by tensor maps), wgmma with its descriptors and swizzles, stmatrix.
+//
+// Threads are fibers of one host thread. A thread runs until it waits for another. What the hardware does asynchronously is done either
+// at once (`late` is false) or as late as the kernel's own waits allow: a kernel that reads too early is wrong in the first mode, one that
+// overwrites too early in the second. Shared memory begins as NaN. A kernel that waits forever ends the program.
+//
+// Formats are those of the PTX ISA: matrix descriptors of wgmma, layouts of its fragments, mbarrier phases, tensor maps.
+#pragma once
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+struct uint2 { unsigned x, y; };
+struct uint3 { unsigned x, y, z; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+typedef _Float16 __half;
+struct __half2 { __half x, y; };
+inline __half __float2half_rn(float v) { return (__half)v; }
+inline __half __float2half(float v) { return (__half)v; }
+inline float __half2float(__half v) { return (float)v; }
+inline __half2 __floats2half2_rn(float x, float y) { return {(__half)x, (__half)y}; }
+template <class T> T __ldcs(const T* from) { return *from; }
+template <class T> void __stcs(T* to, T value) { *to = value; }
+template <class A, class B> auto min(A a, B b) { return a < b ? a : b; }
+template <class A, class B> auto max(A a, B b) { return a < b ? b : a; }
+
+// A tensor map of two dimensions: rows of `columns` elements of two bytes, boxes of `box_rows` x `box_columns`.
+struct CUtensorMap { uint16_t* base; int rows, columns, box_rows, box_columns, swizzle; };
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __restrict__ __restrict
+#define __grid_constant__
+#define __launch_bounds__(...)
+
+namespace emu {
+
+[[noreturn]] inline void stop(const char* why) {
+    fprintf(stderr, "emulator: %s\n", why);
+    exit(3);
+}
+
+inline bool late = false;
+constexpr unsigned WINDOW = 1 << 18, STATIC = 16384, STACK = 1 << 16;   // shared memory, its static part, a thread's stack
+
+struct Barrier { int count = 0, pending = 0, bytes = 0; unsigned phase = 0; };
+struct Meeting { int arrived = 0; unsigned round = 0; };
+// One wgmma: descriptors, and where each of the 128 threads keeps its results.
+struct Product { uint64_t a, b; int columns, transposed_a, transposed_b; bool accumulate, done = false; int threads = 0; float* sums[128][128]; };
+struct Warpgroup { std::deque<std::unique_ptr<Product>> products; };
+struct Warp { Meeting meeting; uint64_t values[32][5]; };
+struct Cluster;
+struct Block {
+    char* shared;
+    uint3 index;
+    unsigned rank;
+    int threads;
+    Cluster* cluster;
+    Meeting barriers[16];
+    std::deque<Warp> warps;
+    std::deque<Warpgroup> groups;
+    std::map<unsigned, Barrier> mbarriers;
+};
+struct Cluster { std::vector<std::unique_ptr<Block>> blocks; Meeting meeting; std::deque<std::function<void()>> in_flight; };
+struct Fiber {
+    ucontext_t context;
+    char* stack;
+    Block* block;
+    uint3 thread;
+    std::function<bool()> wait;
+    bool ended = false;
+    unsigned cluster_round = 0;
+    size_t products = 0;                                        // of its warpgroup that this thread has issued
+    std::vector<size_t> commits;
+    std::vector<std::function<void()>> copies;                  // cp.async that have not been waited for
+    std::deque<std::vector<std::function<void()>>> stores;      // bulk groups that still read shared memory; the last one is open
+};
+inline Fiber* current;
+inline ucontext_t scheduler;
+inline uint3 grid_dim, block_dim;
+
+inline Block& block() { return *current->block; }
+inline unsigned lane() { return current->thread.x % 32; }
+inline Warp& warp() { return block().warps[current->thread.x / 32]; }
+
+inline void wait_until(std::function<bool()> ready) {
+    if (ready()) return;
+    current->wait = std::move(ready);
+    swapcontext(&current->context, &scheduler);
+}
+template <class Leader> void meet(Meeting& m, int count, Leader leader) {
+    const unsigned round = m.round;
+    if (++m.arrived == count) {
+        leader();
+        m.arrived = 0, ++m.round;
+    } else wait_until([&m, round] { return m.round != round; });
+}
+inline void meet(Meeting& m, int count) { meet(m, count, [] {}); }
+
+inline void* static_shared(int id, size_t size, size_t alignment) {
+    static std::map<int, unsigned> places;
+    static unsigned end = 0;
+    if (!places.count(id)) {
+        places[id] = (end + alignment - 1) / alignment * alignment;
+        end = places[id] + size;
+        if (end > STATIC) stop("too much static shared memory");
+    }
+    return block().shared + places[id];
+}
+inline void* dynamic_shared() { return block().shared + STATIC; }
+inline unsigned shared_offset(const void* p) {
+    const long offset = (const char*)p - block().shared;
+    if (offset < 0 || offset >= (long)WINDOW) stop("an address outside of the block's shared memory");
+    return (unsigned)offset;
+}
+// A shared address of the cluster is a block's rank and an offset in its window; of the own block it is the offset alone.
+inline Block& block_of(unsigned address) { return address >> 24 ? *block().cluster->blocks[(address >> 24) - 1] : block(); }
+inline char* at(Block& where, unsigned offset) {
+    if (offset >= WINDOW) stop("an address beyond shared memory");
+    return where.shared + offset;
+}
+
+inline void settle(Barrier& b) {
+    if (b.pending == 0 && b.bytes == 0) ++b.phase, b.pending = b.count;
+}
+inline Barrier& barrier(Block& where, unsigned address) {
+    auto found = where.mbarriers.find(address & 0xFFFFFF);
+    if (found == where.mbarriers.end()) stop("an mbarrier that was not initialised");
+    return found->second;
+}
+inline void arrive(Block& where, unsigned address) {
+    Barrier& b = barrier(where, address);
+    if (--b.pending < 0) stop("more arrivals at an mbarrier than it expects");
+    settle(b);
+}
+
+inline unsigned swizzled(unsigned offset, int bytes) {
+    return bytes == 128 ? offset ^ (offset >> 7 & 7) << 4 : bytes == 64 ? offset ^ (offset >> 7 & 3) << 4 : bytes == 32 ? offset ^ (offset >> 7 & 1) << 4 : offset;
+}
+// One element of a wgmma operand: `along` counts rows of a (columns of b), `deep` the inner dimension; `transposed`: along is contiguous.
+inline float element(Block& where, uint64_t descriptor, int along, int deep, bool transposed) {
+    const unsigned start = (descriptor & 0x3FFF) << 4, leading = (descriptor >> 16 & 0x3FFF) << 4, stride = (descriptor >> 32 & 0x3FFF) << 4;
+    const int mode = descriptor >> 62, bytes = mode == 1 ? 128 : mode == 2 ? 64 : mode == 3 ? 32 : 0;
+    unsigned offset = start;
+    if (descriptor >> 49 & 7) stop("a base offset in a descriptor");
+    if (!bytes && !transposed) offset += along / 8 * stride + deep / 8 * leading + along % 8 * 16 + deep % 8 * 2;
+    else if (!bytes) stop("a transposed operand without swizzle");
+    else if (!transposed) offset += along / 8 * stride + along % 8 * bytes + deep * 2;      // the atom holds the whole inner dimension
+    else offset += along / (bytes / 2) * leading + deep / 8 * stride + deep % 8 * bytes + along % (bytes / 2) * 2;
+    __half v;
+    memcpy(&v, at(where, swizzled(offset, bytes)), 2);
+    return (float)v;
+}
+inline void multiply(Block& where, Product& p) {
+    std::vector<float> a(64 * 16), b(16 * p.columns);
+    for (int i = 0; i < 64; ++i) for (int k = 0; k < 16; ++k) a[i * 16 + k] = element(where, p.a, i, k, p.transposed_a);
+    for (int j = 0; j < p.columns; ++j) for (int k = 0; k < 16; ++k) b[j * 16 + k] = element(where, p.b, j, k, p.transposed_b);
+    for (int t = 0; t < 128; ++t)
+        for (int r = 0; r < p.columns / 2; ++r) {
+            const int i = t / 32 * 16 + t % 32 / 4 + r / 2 % 2 * 8, j = r / 4 * 8 + t % 4 * 2 + r % 2;
+            float sum = p.accumulate ? *p.sums[t][r] : 0;
+            for (int k = 0; k < 16; ++k) sum += a[i * 16 + k] * b[j * 16 + k];
+            *p.sums[t][r] = sum;
+        }
+    p.done = true;
+}
+inline void multiply_up_to(Block& where, Warpgroup& group, size_t end) {
+    for (size_t i = 0; i < end; ++i) if (!group.products[i]->done) multiply(where, *group.products[i]);
+}
+
+// A box of a tensor map to or from shared memory; what lies outside of the matrix is zero, or not written.
+inline void copy_box(const CUtensorMap& map, Block& where, unsigned offset, int row, int column, bool store) {
+    const int line = map.box_columns * 2;
+    if (map.swizzle && (line > map.swizzle || offset % (8 * map.swizzle))) stop("a swizzled box that is too wide or not aligned");
+    for (int r = 0; r < map.box_rows; ++r) for (int c = 0; c < map.box_columns; ++c) {
+        char* here = at(where, swizzled(offset + r * line + c * 2, map.swizzle));
+        const bool inside = row + r < map.rows && column + c < map.columns;
+        uint16_t* there = map.base + (long)(row + r) * map.columns + column + c;
+        if (store && inside) memcpy(there, here, 2);
+        if (!store && inside) memcpy(here, there, 2);
+        if (!store && !inside) memset(here, 0, 2);
+    }
+}
+inline void load_box(const CUtensorMap& map, unsigned to, int column, int row, unsigned barrier_at, unsigned blocks) {
+    Cluster* cluster = block().cluster;
+    for (auto& one : cluster->blocks) {
+        if (!(blocks >> one->rank & 1)) continue;
+        Block* where = one.get();
+        auto act = [=] {
+            copy_box(map, *where, to, row, column, false);
+            Barrier& b = barrier(*where, barrier_at);
+            b.bytes -= map.box_rows * map.box_columns * 2;
+            settle(b);
+        };
+        if (late) cluster->in_flight.push_back(act);
+        else act();
+    }
+}
+
+// One operand of an asm statement.
+struct Operand { void* out; int size; uint64_t in; bool is_float; };
+template <class T> Operand out(T& v) { return {&v, sizeof v, 0, std::is_floating_point_v<T>}; }
+template <class T> Operand in(T v) {
+    uint64_t bits = 0;
+    if constexpr (std::is_pointer_v<T>) bits = (uint64_t)v;
+    else memcpy(&bits, &v, sizeof v);
+    return {nullptr, (int)sizeof v, bits, false};
+}
+inline void give(const Operand& o, uint64_t value) { memcpy(o.out, &value, o.size); }
+inline bool has(const char* text, const char* word) { return strstr(text, word) != nullptr; }
+
+inline void issue_product(const char* text, const std::vector<Operand>& o) {
+    const int columns = atoi(strstr(text, "m64n") + 4), count = columns / 2, flags = has(text, "p, 1, 1, ") ? 0 : -1;
+    if (flags || !has(text, "k16.f32.f16.f16") || (int)o.size() != count + 3) stop("a wgmma that is not emulated");
+    const char* transposed = strstr(text, "p, 1, 1, ") + 9;
+    const int thread = current->thread.x % 128;
+    Warpgroup& group = block().groups[current->thread.x / 128];
+    const size_t index = current->products++;
+    if (index == group.products.size()) {
+        group.products.emplace_back(new Product{o[count].in, o[count + 1].in, columns, transposed[0] - '0', transposed[3] - '0', (uint32_t)o[count + 2].in != 0});
+    }
+    Product& p = *group.products[index];
+    if (p.a != o[count].in || p.b != o[count + 1].in || p.columns != columns) stop("a warpgroup whose threads differ in a wgmma");
+    for (int r = 0; r < count; ++r) p.sums[thread][r] = (float*)o[r].out;
+    if (++p.threads == 128 && !late) multiply_up_to(block(), group, index + 1);
+}
+inline void wait_for_products(int left) {
+    if ((int)current->commits.size() <= left) return;
+    const size_t end = current->commits[current->commits.size() - 1 - left];
+    Warpgroup& group = block().groups[current->thread.x / 128];
+    wait_until([&group, end] {
+        for (size_t i = 0; i < end; ++i) if (group.products[i]->threads != 128) return false;
+        return true;
+    });
+    multiply_up_to(block(), group, end);
+}
+inline void wait_for_stores(size_t left) {
+    auto& groups = current->stores;
+    while (groups.size() > left + 1) {
+        for (auto& act : groups.front()) act();
+        groups.pop_front();
+    }
+}
+// Eight by eight halves, four times: lane i gives the address of row i % 8 of matrix i / 8, and holds two elements of row i / 4 of each.
+inline void store_matrices(unsigned address, const std::vector<Operand>& o, bool transposed) {
+    Warp& w = warp();
+    uint64_t* mine = w.values[lane()];
+    mine[0] = address;
+    for (int m = 0; m < 4; ++m) mine[1 + m] = o[1 + m].in;
+    meet(w.meeting, 32, [&] {
+        for (int m = 0; m < 4; ++m) for (int t = 0; t < 32; ++t) for (int e = 0; e < 2; ++e) {
+            const uint16_t value = w.values[t][1 + m] >> 16 * e;
+            const int row = t / 4, column = t % 4 * 2 + e;
+            const unsigned to = w.values[8 * m + (transposed ? column : row)][0] + (transposed ? row : column) * 2;
+            memcpy(at(block(), to), &value, 2);
+        }
+    });
+}
+
+inline void ptx(const char* text, const std::vector<Operand>& o) {
+    const auto u = [&](int i) { return (uint32_t)o[i].in; };
+    if (!*text || has(text, "prefetch.tensormap") || has(text, "setmaxnreg") || has(text, "wgmma.fence")) return;
+    if (has(text, "wgmma.mma_async")) return issue_product(text, o);
+    if (has(text, "wgmma.commit_group")) return (void)current->commits.push_back(current->products);
+    if (has(text, "wgmma.wait_group")) return wait_for_products(u(0));
+    if (has(text, "mbarrier.init")) {
+        block().mbarriers[u(0)] = {(int)u(1), (int)u(1)};
+        return;
+    }
+    if (has(text, "mbarrier.arrive.expect_tx")) {
+        barrier(block(), u(0)).bytes += u(1);
+        return arrive(block(), u(0));
+    }
+    if (has(text, "mbarrier.arrive.shared::cta.b64 _, [%0];")) return arrive(block(), u(0));
+    if (has(text, "mapa.") && has(text, "mbarrier.arrive")) return arrive(*block().cluster->blocks[u(1)], u(0));
+    if (has(text, "mbarrier.try_wait.parity")) {
+        Barrier* b = &barrier(block(), u(1));
+        const unsigned parity = u(2);
+        wait_until([b, parity] { return (b->phase & 1) != parity; });
+        return give(o[0], 1);
+    }
+    if (has(text, "fence.")) return;
+    if (has(text, "createpolicy")) return give(o[0], 0);
+    if (has(text, "%cluster_ctarank")) return give(o[0], block().rank);
+    if (has(text, "barrier.cluster.arrive")) {
+        Cluster& c = *block().cluster;
+        current->cluster_round = c.meeting.round;
+        if (++c.meeting.arrived == (int)c.blocks.size() * block().threads) c.meeting.arrived = 0, ++c.meeting.round;
+        if (!has(text, "barrier.cluster.wait")) return;
+    }
+    if (has(text, "barrier.cluster.wait")) {
+        Cluster* c = block().cluster;
+        const unsigned round = current->cluster_round;
+        return wait_until([c, round] { return c->meeting.round != round; });
+    }
+    if (has(text, "bar.sync %0, 128")) return meet(block().barriers[u(0)], 128);
+    if (has(text, "cp.async.bulk.tensor.2d.shared::cluster.global")) {
+        const unsigned blocks = has(text, "multicast::cluster") ? u(5) : 1u << block().rank;
+        return load_box(*(const CUtensorMap*)o[1].in, u(0), (int)u(2), (int)u(3), u(4), blocks);
+    }
+    if (has(text, "cp.async.bulk.tensor.2d.global.shared")) {
+        if (current->stores.empty()) current->stores.emplace_back();
+        const CUtensorMap map = *(const CUtensorMap*)o[0].in;
+        Block* where = &block();
+        const int column = (int)u(1), row = (int)u(2);
+        const unsigned from = u(3);
+        auto act = [=] { copy_box(map, *where, from, row, column, true); };
+        if (late) current->stores.back().push_back(act);
+        else act();
+        if (has(text, "commit_group")) current->stores.emplace_back();
+        return;
+    }
+    if (has(text, "cp.async.bulk.commit_group")) {
+        if (current->stores.empty()) current->stores.emplace_back();
+        return (void)current->stores.emplace_back();
+    }
+    if (has(text, "cp.async.bulk.wait_group")) return wait_for_stores(o.empty() ? 0 : u(0));
+    if (has(text, "cp.async.cg.shared.global [%0], [%1], 16;")) {
+        char* to = at(block(), u(0));
+        const void* from = (const void*)o[1].in;
+        if (late) current->copies.push_back([=] { memcpy(to, from, 16); });
+        else memcpy(to, from, 16);
+        return;
+    }
+    if (has(text, "cp.async.wait_all")) {
+        for (auto& act : current->copies) act();
+        return current->copies.clear();
+    }
+    if (has(text, "stmatrix.sync.aligned.m8n8.x4")) return store_matrices(u(0), o, has(text, ".trans"));
+    fprintf(stderr, "%s\n", text);
+    stop("an instruction that is not emulated");
+}
+
+template <class T> T shuffled(T value, int from) {
+    Warp& w = warp();
+    memcpy(&w.values[lane()][0], &value, sizeof value);
+    meet(w.meeting, 32);
+    T found;
+    memcpy(&found, &w.values[from][0], sizeof found);
+    meet(w.meeting, 32);
+    return found;
+}
+
+inline std::function<void()> body;
+inline void run_fiber() {
+    body();
+    if (current->stores.size() > 1) stop("a thread ends while its stores still read shared memory");
+    current->ended = true;
+    swapcontext(&current->context, &scheduler);
+}
+inline void run_cluster(Cluster& cluster, std::vector<Fiber>& fibers) {
+    size_t running = fibers.size();
+    while (running) {
+        bool moved = false;
+        for (Fiber& one : fibers) {
+            if (one.ended || (one.wait && !one.wait())) continue;
+            one.wait = nullptr, moved = true;
+            current = &one;
+            swapcontext(&scheduler, &one.context);
+            running -= one.ended;
+        }
+        if (moved) continue;
+        if (cluster.in_flight.empty()) stop("all threads wait for each other");
+        cluster.in_flight.front()();
+        cluster.in_flight.pop_front();
+    }
+    if (!cluster.in_flight.empty()) stop("a kernel ends while copies to its shared memory are in flight");
+}
+
+// Runs a kernel on a grid of `blocks` in clusters of `cluster`, all in one dimension.
+inline void launch(int blocks, int threads, int cluster_blocks, std::function<void()> kernel) {
+    body = std::move(kernel);
+    grid_dim = {(unsigned)blocks, 1, 1}, block_dim = {(unsigned)threads, 1, 1};
+    char* stacks = (char*)mmap(nullptr, (size_t)STACK * threads * cluster_blocks, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char* windows = (char*)aligned_alloc(WINDOW, (size_t)WINDOW * cluster_blocks);
+    for (int first = 0; first < blocks; first += cluster_blocks) {
+        Cluster cluster;
+        memset(windows, 0xFF, (size_t)WINDOW * cluster_blocks);
+        std::vector<Fiber> fibers(threads * cluster_blocks);
+        for (int b = 0; b < cluster_blocks; ++b) {
+            cluster.blocks.emplace_back(new Block);
+            Block& made = *cluster.blocks.back();
+            made.shared = windows + (size_t)WINDOW * b, made.index = {(unsigned)(first + b), 0, 0};
+            made.rank = b, made.threads = threads, made.cluster = &cluster;
+            made.warps.resize((threads + 31) / 32), made.groups.resize((threads + 127) / 128);
+            for (int t = 0; t < threads; ++t) {
+                Fiber& one = fibers[b * threads + t];
+                one.block = &made, one.thread = {(unsigned)t, 0, 0}, one.stack = stacks + (size_t)STACK * (b * threads + t);
+                getcontext(&one.context);
+                one.context.uc_stack.ss_sp = one.stack, one.context.uc_stack.ss_size = STACK, one.context.uc_link = nullptr;
+                makecontext(&one.context, run_fiber, 0);
+            }
+        }
+        run_cluster(cluster, fibers);
+    }
+    munmap(stacks, (size_t)STACK * threads * cluster_blocks);
+    free(windows);
+}
+
+// An operand's memory: the content of a file or, without one, NaN.
+inline std::vector<char> memory(const char* file, size_t bytes) {
+    std::vector<char> found(bytes, (char)0xFF);
+    if (FILE* source = fopen(file, "rb")) {
+        if (fread(found.data(), 1, bytes, source) != bytes) stop("an operand's file is too short");
+        fclose(source);
+    }
+    return found;
+}
+inline void keep(const char* file, const std::vector<char>& bytes) {
+    FILE* target = fopen(file, "wb");
+    if (fwrite(bytes.data(), 1, bytes.size(), target) != bytes.size() || fclose(target)) stop("an output cannot be written");
+}
+
+// An argument of a kernel, whatever its type.
+struct Argument {
+    void* value;
+    template <class T> operator T*() const { return (T*)value; }
+    operator CUtensorMap() const { return *(const CUtensorMap*)value; }
+};
+
+}  // namespace emu
+
+#define threadIdx (emu::current->thread)
+#define blockIdx (emu::block().index)
+#define blockDim (emu::block_dim)
+#define gridDim (emu::grid_dim)
+inline void __syncthreads() { emu::meet(emu::block().barriers[0], emu::block().threads); }
+inline void __syncwarp() { emu::meet(emu::warp().meeting, 32); }
+inline size_t __cvta_generic_to_shared(const void* p) { return emu::shared_offset(p); }
+template <class T> T __shfl_sync(unsigned, T v, int from) { return emu::shuffled(v, from % 32); }
+template <class T> T __shfl_up_sync(unsigned, T v, int by) { return emu::shuffled(v, (int)emu::lane() < by ? emu::lane() : emu::lane() - by); }
+template <class T> T __shfl_down_sync(unsigned, T v, int by) { return emu::shuffled(v, (int)emu::lane() + by > 31 ? emu::lane() : emu::lane() + by); }

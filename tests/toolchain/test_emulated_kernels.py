@@ -1,0 +1,106 @@
+"""Kernels of the playbooks for Hopper's tensor cores, on a CPU: their results, early and late, and what the emulator sees."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from support.emulated_gpu import EmulatedKernel
+
+from engine.domain.model import Workload
+from engine.problem import catalog
+
+PROBLEMS = Path(__file__).parents[2] / "problems"
+ROUNDING = 4e-3
+"""Of operands or results in half precision: in units of the root of the mean square."""
+SLOW = pytest.mark.slow
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+
+Numbers = dict[str, int]
+
+
+def emulated(
+    folder: Path, file: str, settings: Numbers, tunables: Numbers, units: int, changed: tuple[str, str] = ("", "")
+) -> EmulatedKernel:
+    """A shipped kernel for the problem's first workload with other ``settings``; ``changed`` replaces a part of its code."""
+    name, _, kernel = file.partition("/")
+    problem = catalog.find(name)
+    code = (PROBLEMS / name / "playbook" / kernel).read_text()
+    assert changed[0] in code
+    workload = Workload("emulated", {**problem.workloads[0].settings, **settings})
+    return EmulatedKernel(problem, workload, code.replace(*changed), tunables, units, folder)
+
+
+def size(m: int, n: int, k: int) -> Numbers:
+    return {"m": m, "n": n, "k": k}
+
+
+def image(batch: int, channels: tuple[int, int], height: int, width: int, **more: int) -> Numbers:
+    given, made = channels
+    return {"batch_size": batch, "in_channels": given, "out_channels": made, "height": height, "width": width, **more}
+
+
+OTHER_WINDOWS = image(2, (2, 96), 67, 260, kernel_size=8, padding=1)
+
+
+@pytest.mark.parametrize(
+    ("file", "settings", "tunables", "units"),
+    [
+        pytest.param("matmul_fp16/warpgroup.cu", size(200, 328, 392), {}, 4, marks=SLOW),
+        pytest.param("matmul_fp16/multicast.cu", size(256, 256, 192), {}, 4, marks=SLOW),
+        pytest.param("matmul_fp16/staggered.cu", size(256, 512, 328), {"LAG": 1}, 2, marks=SLOW),
+        pytest.param("matmul_fp16/even_tiles.cu", size(1000, 1112, 72), {}, 6, marks=SLOW),
+        ("matmul_fp16/transposed.cu", size(264, 200, 392), {}, 4),
+        pytest.param("matmul_fp16/transposed.cu", size(1000, 1112, 136), {"STAGES": 3, "BAND": 4}, 6, marks=SLOW),
+        pytest.param("matmul_fp16/transposed.cu", size(4096, 256, 64), {}, 10, marks=SLOW),
+        pytest.param("conv2d_relu_maxpool/stride_blocks.cu", image(2, (3, 61), 101, 83), {}, 3, marks=SLOW),
+        ("conv2d/stride_blocks.cu", image(2, (3, 61), 101, 83), {}, 3),
+        pytest.param("conv2d/stride_blocks.cu", image(1, (3, 96), 224, 224), {"STREAM": 0}, 2, marks=SLOW),
+        pytest.param("conv2d/stride_blocks.cu", image(1, (3, 130), 64, 300), {"GROUPS": 2}, 4, marks=SLOW),
+        pytest.param("conv2d/stride_blocks.cu", OTHER_WINDOWS, {"GROUPS": 4}, 2, marks=SLOW),
+        pytest.param("conv2d/stride_blocks.cu", image(3, (1, 40), 40, 40, kernel_size=12, padding=0), {}, 3, marks=SLOW),
+    ],
+)  # fmt: skip
+def test_results_are_right(tmp_path: Path, file: str, settings: Numbers, tunables: Numbers, units: int) -> None:
+    kernel = emulated(tmp_path, file, settings, tunables, units)
+    assert kernel.largest_error(late=False) < ROUNDING
+    assert kernel.largest_error(late=True) < ROUNDING
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param(("l + 128 * k, r + 2 * k", "l + 128 * k, r + 4 * k"), id="wrong descriptor", marks=SLOW),
+        pytest.param(("chunk ^ lane % 8", "chunk"), id="results without swizzle", marks=SLOW),
+    ],
+)
+def test_a_wrong_address_shows(tmp_path: Path, changed: tuple[str, str]) -> None:
+    kernel = emulated(tmp_path, "matmul_fp16/transposed.cu", size(256, 256, 136), {}, 2, changed)
+    assert kernel.largest_error(late=False) > 0.1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param(("stores_have_read<1>", "stores_have_read<3>"), id="buffer of results used again too early", marks=SLOW),
+        pytest.param(("wgmma_wait<1>();\n            if (release", "if (release"), id="stage given back too early"),
+    ],
+)
+def test_memory_that_is_overwritten_too_early_shows_late(tmp_path: Path, changed: tuple[str, str]) -> None:
+    kernel = emulated(tmp_path, "matmul_fp16/transposed.cu", size(512, 512, 392), {"STAGES": 3}, 2, changed)
+    assert kernel.largest_error(late=False) < ROUNDING
+    assert kernel.largest_error(late=True) > 0.1
+
+
+@pytest.mark.slow
+def test_a_kernel_that_waits_for_ever_is_stopped(tmp_path: Path) -> None:
+    changed = ("if (thread < 2) barrier_arrive_at(&empty[last], thread);\n        };", "};")
+    kernel = emulated(tmp_path, "matmul_fp16/transposed.cu", size(512, 512, 392), {"STAGES": 3}, 2, changed)
+    with pytest.raises(AssertionError, match="all threads wait for each other"):
+        kernel.largest_error(late=False)
