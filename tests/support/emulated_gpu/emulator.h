@@ -37,13 +37,23 @@ inline __half __float2half_rn(float v) { return (__half)v; }
 inline __half __float2half(float v) { return (__half)v; }
 inline float __half2float(__half v) { return (float)v; }
 inline __half2 __floats2half2_rn(float x, float y) { return {(__half)x, (__half)y}; }
+struct __nv_bfloat16 { uint16_t bits; };
+struct __nv_bfloat162 { __nv_bfloat16 x, y; };
+struct __nv_fp8_e4m3 { uint8_t bits; };
+inline __nv_bfloat16 __float2bfloat16_rn(float v) {
+    uint32_t bits;
+    memcpy(&bits, &v, 4);
+    return {uint16_t(bits + 0x7FFF + (bits >> 16 & 1) >> 16)};
+}
+inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)}; }
 template <class T> T __ldcs(const T* from) { return *from; }
+template <class T> T __ldg(const T* from) { return *from; }
 template <class T> void __stcs(T* to, T value) { *to = value; }
 template <class A, class B> auto min(A a, B b) { return a < b ? a : b; }
 template <class A, class B> auto max(A a, B b) { return a < b ? b : a; }
 
-// A tensor map of two dimensions: rows of `columns` elements of two bytes, boxes of `box_rows` x `box_columns`.
-struct CUtensorMap { uint16_t* base; int rows, columns, box_rows, box_columns, swizzle; };
+// A tensor map of two dimensions: rows of `columns` elements of `item` bytes, boxes of `box_rows` x `box_columns`.
+struct CUtensorMap { char* base; int item, rows, columns, box_rows, box_columns, swizzle; };
 
 #define __global__
 #define __device__
@@ -66,7 +76,7 @@ constexpr unsigned WINDOW = 1 << 18, STATIC = 16384, STACK = 1 << 16;   // share
 struct Barrier { int count = 0, pending = 0, bytes = 0; unsigned phase = 0; };
 struct Meeting { int arrived = 0; unsigned round = 0; };
 // One wgmma: descriptors, and where each of the 128 threads keeps its results.
-struct Product { uint64_t a, b; int columns, transposed_a, transposed_b; bool accumulate, done = false; int threads = 0; float* sums[128][128]; };
+struct Product { uint64_t a, b; int columns, item, transposed_a, transposed_b; bool accumulate, done = false; int threads = 0; float* sums[128][128]; };
 struct Warpgroup { std::deque<std::unique_ptr<Product>> products; };
 struct Warp { Meeting meeting; uint64_t values[32][5]; };
 struct Cluster;
@@ -157,29 +167,37 @@ inline void arrive(Block& where, unsigned address) {
 inline unsigned swizzled(unsigned offset, int bytes) {
     return bytes == 128 ? offset ^ (offset >> 7 & 7) << 4 : bytes == 64 ? offset ^ (offset >> 7 & 3) << 4 : bytes == 32 ? offset ^ (offset >> 7 & 1) << 4 : offset;
 }
+inline float from_e4m3(uint8_t bits) {
+    const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+    const float v = exponent ? ldexpf(8 + mantissa, exponent - 10) : ldexpf(mantissa, -9);
+    return (bits & 127) == 127 ? NAN : bits >> 7 ? -v : v;
+}
 // One element of a wgmma operand: `along` counts rows of a (columns of b), `deep` the inner dimension; `transposed`: along is contiguous.
-inline float element(Block& where, uint64_t descriptor, int along, int deep, bool transposed) {
+inline float element(Block& where, uint64_t descriptor, int along, int deep, bool transposed, int item) {
     const unsigned start = (descriptor & 0x3FFF) << 4, leading = (descriptor >> 16 & 0x3FFF) << 4, stride = (descriptor >> 32 & 0x3FFF) << 4;
     const int mode = descriptor >> 62, bytes = mode == 1 ? 128 : mode == 2 ? 64 : mode == 3 ? 32 : 0;
     unsigned offset = start;
     if (descriptor >> 49 & 7) stop("a base offset in a descriptor");
-    if (!bytes && !transposed) offset += along / 8 * stride + deep / 8 * leading + along % 8 * 16 + deep % 8 * 2;
-    else if (!bytes) stop("a transposed operand without swizzle");
-    else if (!transposed) offset += along / 8 * stride + along % 8 * bytes + deep * 2;      // the atom holds the whole inner dimension
+    if (!bytes && !transposed && item == 2) offset += along / 8 * stride + deep / 8 * leading + along % 8 * 16 + deep % 8 * 2;
+    else if (!bytes || (transposed && item != 2)) stop("a layout of an operand that is not emulated");
+    else if (!transposed) offset += along / 8 * stride + along % 8 * bytes + deep * item;   // the atom holds the whole inner dimension
     else offset += along / (bytes / 2) * leading + deep / 8 * stride + deep % 8 * bytes + along % (bytes / 2) * 2;
+    const char* place = at(where, swizzled(offset, bytes));
+    if (item == 1) return from_e4m3(*(const uint8_t*)place);
     __half v;
-    memcpy(&v, at(where, swizzled(offset, bytes)), 2);
+    memcpy(&v, place, 2);
     return (float)v;
 }
 inline void multiply(Block& where, Product& p) {
-    std::vector<float> a(64 * 16), b(16 * p.columns);
-    for (int i = 0; i < 64; ++i) for (int k = 0; k < 16; ++k) a[i * 16 + k] = element(where, p.a, i, k, p.transposed_a);
-    for (int j = 0; j < p.columns; ++j) for (int k = 0; k < 16; ++k) b[j * 16 + k] = element(where, p.b, j, k, p.transposed_b);
+    const int depth = 32 / p.item;
+    std::vector<float> a(64 * depth), b(p.columns * depth);
+    for (int i = 0; i < 64; ++i) for (int k = 0; k < depth; ++k) a[i * depth + k] = element(where, p.a, i, k, p.transposed_a, p.item);
+    for (int j = 0; j < p.columns; ++j) for (int k = 0; k < depth; ++k) b[j * depth + k] = element(where, p.b, j, k, p.transposed_b, p.item);
     for (int t = 0; t < 128; ++t)
         for (int r = 0; r < p.columns / 2; ++r) {
             const int i = t / 32 * 16 + t % 32 / 4 + r / 2 % 2 * 8, j = r / 4 * 8 + t % 4 * 2 + r % 2;
             float sum = p.accumulate ? *p.sums[t][r] : 0;
-            for (int k = 0; k < 16; ++k) sum += a[i * 16 + k] * b[j * 16 + k];
+            for (int k = 0; k < depth; ++k) sum += a[i * depth + k] * b[j * depth + k];
             *p.sums[t][r] = sum;
         }
     p.done = true;
@@ -190,15 +208,15 @@ inline void multiply_up_to(Block& where, Warpgroup& group, size_t end) {
 
 // A box of a tensor map to or from shared memory; what lies outside of the matrix is zero, or not written.
 inline void copy_box(const CUtensorMap& map, Block& where, unsigned offset, int row, int column, bool store) {
-    const int line = map.box_columns * 2;
+    const int line = map.box_columns * map.item;
     if (map.swizzle && (line > map.swizzle || offset % (8 * map.swizzle))) stop("a swizzled box that is too wide or not aligned");
     for (int r = 0; r < map.box_rows; ++r) for (int c = 0; c < map.box_columns; ++c) {
-        char* here = at(where, swizzled(offset + r * line + c * 2, map.swizzle));
+        char* here = at(where, swizzled(offset + r * line + c * map.item, map.swizzle));
         const bool inside = row + r < map.rows && column + c < map.columns;
-        uint16_t* there = map.base + (long)(row + r) * map.columns + column + c;
-        if (store && inside) memcpy(there, here, 2);
-        if (!store && inside) memcpy(here, there, 2);
-        if (!store && !inside) memset(here, 0, 2);
+        char* there = map.base + ((long)(row + r) * map.columns + column + c) * map.item;
+        if (store && inside) memcpy(there, here, map.item);
+        if (!store && inside) memcpy(here, there, map.item);
+        if (!store && !inside) memset(here, 0, map.item);
     }
 }
 inline void load_box(const CUtensorMap& map, unsigned to, int column, int row, unsigned barrier_at, unsigned blocks) {
@@ -209,7 +227,7 @@ inline void load_box(const CUtensorMap& map, unsigned to, int column, int row, u
         auto act = [=] {
             copy_box(map, *where, to, row, column, false);
             Barrier& b = barrier(*where, barrier_at);
-            b.bytes -= map.box_rows * map.box_columns * 2;
+            b.bytes -= map.box_rows * map.box_columns * map.item;
             settle(b);
         };
         if (late) cluster->in_flight.push_back(act);
@@ -230,15 +248,15 @@ inline void give(const Operand& o, uint64_t value) { memcpy(o.out, &value, o.siz
 inline bool has(const char* text, const char* word) { return strstr(text, word) != nullptr; }
 
 inline void issue_product(const char* text, const std::vector<Operand>& o) {
-    const int columns = atoi(strstr(text, "m64n") + 4), count = columns / 2, flags = has(text, "p, 1, 1, ") ? 0 : -1;
-    if (flags || !has(text, "k16.f32.f16.f16") || (int)o.size() != count + 3) stop("a wgmma that is not emulated");
-    const char* transposed = strstr(text, "p, 1, 1, ") + 9;
+    const int columns = atoi(strstr(text, "m64n") + 4), count = columns / 2, item = has(text, "k32.f32.e4m3.e4m3") ? 1 : has(text, "k16.f32.f16.f16") ? 2 : 0;
+    const char* flags = strstr(text, "p, 1, 1");
+    if (!flags || !item || (int)o.size() != count + 3) stop("a wgmma that is not emulated");
+    const int transposed_a = item == 2 && flags[9] == '1', transposed_b = item == 2 && flags[12] == '1';
     const int thread = current->thread.x % 128;
     Warpgroup& group = block().groups[current->thread.x / 128];
     const size_t index = current->products++;
-    if (index == group.products.size()) {
-        group.products.emplace_back(new Product{o[count].in, o[count + 1].in, columns, transposed[0] - '0', transposed[3] - '0', (uint32_t)o[count + 2].in != 0});
-    }
+    if (index == group.products.size())
+        group.products.emplace_back(new Product{o[count].in, o[count + 1].in, columns, item, transposed_a, transposed_b, (uint32_t)o[count + 2].in != 0});
     Product& p = *group.products[index];
     if (p.a != o[count].in || p.b != o[count + 1].in || p.columns != columns) stop("a warpgroup whose threads differ in a wgmma");
     for (int r = 0; r < count; ++r) p.sums[thread][r] = (float*)o[r].out;
@@ -282,7 +300,7 @@ inline void ptx(const char* text, const std::vector<Operand>& o) {
     if (!*text || has(text, "prefetch.tensormap") || has(text, "setmaxnreg") || has(text, "wgmma.fence")) return;
     if (has(text, "wgmma.mma_async")) return issue_product(text, o);
     if (has(text, "wgmma.commit_group")) return (void)current->commits.push_back(current->products);
-    if (has(text, "wgmma.wait_group")) return wait_for_products(u(0));
+    if (has(text, "wgmma.wait_group")) return wait_for_products(o.empty() ? 0 : u(0));
     if (has(text, "mbarrier.init")) {
         block().mbarriers[u(0)] = {(int)u(1), (int)u(1)};
         return;
@@ -448,5 +466,6 @@ inline void __syncthreads() { emu::meet(emu::block().barriers[0], emu::block().t
 inline void __syncwarp() { emu::meet(emu::warp().meeting, 32); }
 inline size_t __cvta_generic_to_shared(const void* p) { return emu::shared_offset(p); }
 template <class T> T __shfl_sync(unsigned, T v, int from) { return emu::shuffled(v, from % 32); }
+template <class T> T __shfl_xor_sync(unsigned, T v, int mask) { return emu::shuffled(v, emu::lane() ^ mask); }
 template <class T> T __shfl_up_sync(unsigned, T v, int by) { return emu::shuffled(v, (int)emu::lane() < by ? emu::lane() : emu::lane() - by); }
 template <class T> T __shfl_down_sync(unsigned, T v, int by) { return emu::shuffled(v, (int)emu::lane() + by > 31 ? emu::lane() : emu::lane() + by); }
