@@ -97,7 +97,7 @@ class Judge:
             self._pool.close()
             raise
         self._process_pairs = ProcessPairs(self._trials, self._pool, self._weights, self._bounds, self._turn)
-        self._sustained = SustainedSuite(self._trials, opened.baseline, self._process_pairs.take)
+        self._sustained = SustainedSuite(self._trials, opened.baseline, self._process_pairs.take, self._weights)
         self._keeps_beds: bool | None = None
 
     @property
@@ -238,7 +238,8 @@ class Judge:
         parts: dict[str, Measurement] = {}
         for trial, own in zip(self._trials, pairs, strict=True):
             interleaved = {name: trial.ratio(own, name) for name in trial.baselines.interleaved}
-            parts[trial.name] = trial.measurement("precise", own, trial.baselines.over_all(interleaved))
+            found = trial.measurement("precise", own, trial.baselines.over_all(interleaved))
+            parts[trial.name] = self._weights.marked(found, candidate)
         common = [n for n in self._trials[0].baselines.interleaved if all(n in t.baselines.interleaved for t in self._trials)]
         whole = suite.measurement(parts, {name: self._mean_ratio(pairs, name) for name in common})
         evidence = self._evidence([t.report.evidence(own) for t, own in zip(self._trials, pairs, strict=True)])
@@ -264,7 +265,9 @@ class Judge:
             return self._sustained.versus(candidate, other, say, bounds)
         pairs = self._pairs(candidate, say, other, bounds)
         parts = {
-            trial.name: trial.measurement("precise", own, {OTHER: trial.ratio(own, OTHER)})
+            trial.name: self._weights.marked(
+                trial.measurement("precise", own, {OTHER: trial.ratio(own, OTHER)}), candidate, other
+            )
             for trial, own in zip(self._trials, pairs, strict=True)
         }
         return MeasureReply(suite.measurement(parts, {OTHER: self._mean_ratio(pairs, OTHER)}), self._raw(pairs))

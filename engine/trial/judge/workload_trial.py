@@ -211,7 +211,7 @@ class WorkloadTrial:
         )
         against = self.baselines
         interleaved = {n: stats.block_interval(pair.counted(n), pair.counted(KERNEL)) for n in against.interleaved}
-        screen = self.measurement("screen", [pair], against.over_all(interleaved))
+        screen = weights.marked(self.measurement("screen", [pair], against.over_all(interleaved)), candidate)
         evidence = (*plausibility.verification_doubts(verification), *self.report.evidence([pair]))
         return VerifiedWorkload(verification, screen, pair, evidence)
 
