@@ -26,7 +26,7 @@ from engine.domain.regimes import Regime
 from engine.problem.reference import Reference
 from engine.trial.judge import conditions, devices, roofline, stopping
 from engine.trial.judge.constant_weights import ConstantWeights
-from engine.trial.judge.contention import ContentionMonitor
+from engine.trial.judge.contention import ContentionMonitor, OtherWork
 from engine.trial.judge.interleaving import HOT, CacheFlush, Contestants, PairSetup, Probe
 from engine.trial.judge.memory_room import needs_of
 from engine.trial.judge.process_pairs import ProcessPairs
@@ -79,6 +79,7 @@ class Judge:
         setup = PairSetup(
             CacheFlush(opened.device if opened.cold else HOT, self.device.cache_bytes),
             ContentionMonitor(opened.device),
+            OtherWork(opened.device, alone=supervisor is not None),
             random.SystemRandom(),
             Probe(opened.device),
             holds=self.device.kind == "cuda",

@@ -245,7 +245,6 @@ class ProcessPool:
             contract=contract, gate=gate, device=self._device.label,
             slots=bed.layout.slots, inputs=inputs, outputs=outputs, threads=self._device.units,
             init_seed=bed.init_seed, varied_constants=bed.varied_constants, stateful=bed.reference.stateful,
-            copies_inputs=bed.reference.changes_inputs,
             copies_outputs=self._copies_outputs(bed), cold=self._cold, stopwatch=self._stopwatch(),
             warm_bytes=self._warm_bytes, **more,
         )  # fmt: skip

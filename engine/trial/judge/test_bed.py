@@ -83,7 +83,7 @@ class TestBed:
         self._names = output_names(reference)
         self.slots = slots or plan.slots
         self._plan = plan
-        self.layout = plan_layout(self.signature.operands, self.slots)
+        self.layout = plan_layout(self.signature.operands, self.slots, changes_inputs=reference.changes_inputs)
         self._inputs = arena.lend(device.label, self.layout.input_bytes, writable=False)
         try:
             self._outputs = arena.lend(device.label, self.layout.output_bytes, writable=True)
@@ -98,8 +98,8 @@ class TestBed:
         """The last expected outputs, and the inputs and weights that they belong to."""
         self._poison = [_NAN_BYTES] * self.slots
         self._rng = torch.Generator().manual_seed(fresh_seed())
-        self._guards = _gaps(self.layout, self.layout.output_bytes, read=False)
-        self._input_guards = _gaps(self.layout, self.layout.input_bytes, read=True)
+        self._guards = _gaps(self.layout, self.layout.output_bytes, writable=True)
+        self._input_guards = _gaps(self.layout, self.layout.input_bytes, writable=False)
         self.init_seed = 0
         self._scalar_seed: int | None = None
         self.varied_constants: tuple[tuple[float, int], ...] = ()
@@ -128,7 +128,7 @@ class TestBed:
         for row in self.layout.slots:
             held = [s for s in row if s.role in (Role.PARAMETER.value, Role.BUFFER.value)]
             for operand, tensor in zip(held, weights, strict=True):
-                self._inputs.tensor(operand).copy_(tensor)
+                self._tensor(operand).copy_(tensor)
         self.settle()
 
     @property
@@ -179,12 +179,17 @@ class TestBed:
         self._known = None
         arguments = self.reference.arguments(self._model, self._hold(slot))
         for operand, tensor in zip(self._read_slots(slot), arguments, strict=True):
-            self._inputs.tensor(operand).copy_(tensor)
+            self._tensor(operand).copy_(tensor)
 
     def refill(self, slot: int, distribution: str = OWN) -> None:
         """``draw`` and ``release``."""
         self.draw(slot, distribution)
         self.release(slot)
+
+    def renew(self, slot: int) -> None:
+        """Copy the inputs of ``slot`` to lent memory again if the last call may have changed them, as the reference does."""
+        if self.reference.changes_inputs:
+            self.release_inputs(slot)
 
     def swap_elements(self, slot: int) -> None:
         """Swap a few elements of the inputs of ``slot``, which a kernel has seen: one that knows them by samples misses it."""
@@ -194,7 +199,13 @@ class TestBed:
             self._held[slot] = with_swaps(held, (seed,))
         rng = Random(seed)
         for operand in self._input_slots(slot):
-            swap_few(self._inputs.tensor(operand), rng)
+            swap_few(self._tensor(operand), rng)
+
+    def _arena(self, operand: Slot) -> arena.Arena:
+        return self._outputs if operand.writable else self._inputs
+
+    def _tensor(self, operand: Slot) -> torch.Tensor:
+        return self._arena(operand).tensor(operand)
 
     def _read_slots(self, slot: int) -> list[Slot]:
         return [s for s in self.layout.slots[slot] if s.role != Role.OUTPUT.value]
@@ -296,7 +307,9 @@ class TestBed:
         assert self._model is not None
         arguments = self.reference.arguments(self._model, self._given(slot))
         for operand, tensor in zip(self._read_slots(slot), arguments, strict=True):
-            shared = self._inputs.tensor(operand)
+            if operand.writable:
+                continue
+            shared = self._tensor(operand)
             if not torch.equal(as_integers(shared), as_integers(tensor)):
                 return f"changed its {operand.role} {operand.name}"
         return ""
@@ -321,30 +334,25 @@ class TestBed:
                     return f"wrote before the start of its output {operand.name}"
         return "wrote far outside its outputs"
 
-    def watch(self, slot: int) -> Watch:
-        """A watch for one judged call on ``slot``, to be created after ``release``; ``settle`` before the call."""
-        inputs = [self._inputs.tensor(s) for s in self._input_slots(slot)]
-        return Watch(inputs, self.outputs(slot), self._rng)
+    def watch(self, *slots: int) -> Watch:
+        """A watch on the outputs of these slots."""
+        return Watch([output for slot in slots for output in self.outputs(slot)], self._rng)
 
     def withdraw(self, slot: int) -> None:
         """Overwrite the inputs of ``slot`` in lent memory, until ``release_inputs``."""
         self._hold(slot)
         for operand in self._input_slots(slot):
-            self._inputs.raw(operand.offset, operand.offset + operand.nbytes).fill_(_NAN_BYTES)
+            self._arena(operand).raw(operand.offset, operand.offset + operand.nbytes).fill_(_NAN_BYTES)
         self.settle()
 
     def release_inputs(self, slot: int) -> None:
         """Enqueue the copy of the inputs drawn for ``slot`` to lent memory."""
         given = tensors(list(self._given(slot)))
         for operand, tensor in zip(self._input_slots(slot), given, strict=True):
-            self._inputs.tensor(operand).copy_(tensor)
+            self._tensor(operand).copy_(tensor)
 
     def _input_slots(self, slot: int) -> list[Slot]:
         return [s for s in self.layout.slots[slot] if s.role == Role.INPUT.value]
-
-    def read_only_watch(self, slot: int) -> Watch:
-        """A watch that only reads outputs."""
-        return Watch((), self.outputs(slot), self._rng)
 
     def receive(self, slot: int, outputs: Outputs) -> None:
         """Copy a module's outputs to ``slot`` from where it made them; its runner is frozen. Raises OSError."""
@@ -384,9 +392,9 @@ def _redraws(reference: Reference) -> bool:
     return len(one) == len(other) and all(torch.equal(as_integers(a), as_integers(b)) for a, b in zip(one, other, strict=True))
 
 
-def _gaps(layout: Layout, size: int, *, read: bool) -> list[tuple[int, int]]:
-    """The guard regions of the arena of what is read or of the outputs, of all slots: start and end in bytes."""
-    within = [s for row in layout.slots for s in row if (s.role != Role.OUTPUT.value) == read]
+def _gaps(layout: Layout, size: int, *, writable: bool) -> list[tuple[int, int]]:
+    """The guard regions of the arena of what is written or only read, of all slots: start and end in bytes."""
+    within = [s for row in layout.slots for s in row if s.writable == writable]
     starts = [0, *(s.offset + s.nbytes for s in within)]
     ends = [*(s.offset for s in within), size]
     return list(zip(starts, ends, strict=True))
