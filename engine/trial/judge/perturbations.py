@@ -128,15 +128,19 @@ def _with_zeros(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
 def _with_zero_slices(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     """About a third of the rows along the last dimension are all zero, and a third of the places of a random dimension.
 
-    A norm, a variance or a sum of such a slice is zero: an epsilon that is left out shows. At least one of each is zero.
+    A norm, a variance or a sum of such a slice is zero: an epsilon that is left out shows. Of each, one at least is zero and
+    one is not.
     """
     if not tensor.numel() or not tensor.dim():
-        return tensor.zero_()
-    places = rng.choice([d for d, length in enumerate(tensor.shape) if length > 1] or [0])
+        return tensor
+    places = rng.randrange(tensor.dim())
     generator = torch.Generator(tensor.device).manual_seed(rng.getrandbits(62))
     for shape in ([*tensor.shape[:-1], 1], [n if d == places else 1 for d, n in enumerate(tensor.shape)]):
         kept = torch.rand(shape, generator=generator, device=tensor.device) >= 1 / 3
-        kept.view(-1)[rng.randrange(kept.numel())] = False
+        count, flat = kept.numel(), kept.view(-1)
+        zero = rng.randrange(count)
+        flat[zero] = False
+        flat[(zero + 1) % count] = True
         tensor.mul_(kept.to(tensor.dtype))
     return tensor
 
