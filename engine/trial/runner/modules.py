@@ -252,7 +252,8 @@ class ModuleLauncher:
                 outputs.append(checked_output(self._as_tensor(value), operand, self._device))
                 if self._copies_outputs:
                     self._lent.outputs.tensor(operand).copy_(outputs[-1])
-        self._made = [*(value for returned in kept for value in returned.copied), *outputs]
+        # The very objects too: a module may count references to its outputs before it uses their memory again.
+        self._made = [*(value for returned in kept for value in (*returned.copied, *returned.outputs)), *outputs]
         if self._is_kernel and self._reuses_held_memory(self._made, slots[-1]):
             return Fault("rejected", "returned the memory of an earlier call's output, which its caller may still hold")
         if not self._copies_outputs:
