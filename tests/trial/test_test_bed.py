@@ -18,6 +18,9 @@ from engine.problem.reference import Reference
 from engine.trial.judge import calibration, devices, test_bed
 from engine.trial.judge.calibration import calibrate, class_errors
 from engine.trial.judge.perturbations import OWN
+from engine.trial.judge.timing import KERNEL
+from engine.trial.judge.written_memory import TRUSTED
+from engine.trial.protocol import OTHER
 from engine.trial.shared.arena import SharedArena, SharedBorrowed
 
 SMALL = Workload("small", {"rows": 4, "width": 32})
@@ -224,6 +227,29 @@ def test_outputs_that_could_not_be_read_at_the_reply_are_not_believed_later(benc
     memory.readable = True
     with pytest.raises(OSError, match="Bad address"):
         watch.outputs_changed()
+
+
+def test_kernels_of_a_race_write_to_memory_of_their_own(bench: Bed) -> None:
+    """What one of them does to its memory must not slow the other."""
+    files = []
+    for party in (KERNEL, OTHER, TRUSTED):
+        _, (handle, fds) = bench.handles(party, copies_outputs=False)
+        files.append((os.fstat(fds[0]).st_ino, handle.writable))
+        os.close(fds[0])
+    assert files[0][0] != files[1][0]
+    assert [writable for _, writable in files] == [True, True, False], "a baseline writes nothing there"
+    bench.refill(0)
+    for party in (KERNEL, OTHER):
+        bench.turn_to(party)
+        bench.poison(0)
+        answer(bench, 0)
+        assert bench.check(0).ruling.passed
+        assert not bench.check(0).violation
+    bench._outputs.raw(0, 8).fill_(7)
+    assert "before the start" in bench.check(0).violation or "outside" in bench.check(0).violation
+    bench._outputs.raw(0, 8).fill_(7)
+    bench.turn_to(KERNEL)
+    assert not bench.check(0).violation, "the other kernel's"
 
 
 class Memory:

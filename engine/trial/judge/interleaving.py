@@ -136,6 +136,7 @@ class Contestants:
 
 def judged_call(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally, distribution: str = "own") -> Timing:
     """Poison, call, check. Raises TrialFailed when the output is wrong or a rule of the trial was broken."""
+    bed.turn_to(runner.party)
     bed.renew(slot)
     bed.poison(slot)
     if runner.checks_gated:
@@ -279,6 +280,7 @@ def run_pair(
             (audits if audit else rows).append(row)
         for slot, copies in taken.items():
             for name, outputs in copies:
+                bed.turn_to(name)
                 try:
                     kind = kinds[slot] or OWN
                     judge_outputs(bed.check(slot, kind, outputs), tally if kind == OWN else others_tally, kind)
@@ -303,6 +305,7 @@ def _find_culprit(bed: TestBed, contest: Contestants, slot: int) -> str:
     Memory is checked after all calls, and an input modified by one kernel makes the next one's outputs wrong.
     """
     for name, runner in contest.judged.items():
+        bed.turn_to(name)
         for _ in range(_ALONE if len(contest.judged) > 1 else 0):
             bed.draw(slot)
             bed.release(slot)
@@ -342,6 +345,7 @@ def _sample(
     for name in turns.next(everyone):
         runner = everyone[name]
         judged = name in contest.judged
+        bed.turn_to(name)
         if judged:
             bed.poison(order.slot)
         contention = setup.contention.for_process(runner.process)

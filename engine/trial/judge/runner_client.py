@@ -21,6 +21,8 @@ from engine.trial.judge.gate import ARMING_S, DeviceGate, DeviceOutputs, Segment
 from engine.trial.judge.held_outputs import HeldOutputs
 from engine.trial.judge.host_client import Host, RunnerHandle
 from engine.trial.judge.runner_memory import Outputs, RunnerMemory
+from engine.trial.judge.timing import KERNEL
+from engine.trial.judge.written_memory import TRUSTED
 from engine.trial.messages import (
     Armed,
     ClaimedTimes,
@@ -71,9 +73,10 @@ def blaming(name: str) -> Iterator[None]:
 class RunnerClient:
     """A runner from fork to end. Use it as a context manager: the process is always reaped."""
 
-    def __init__(self, host: Host, *, seconds: float, trusted: bool = False) -> None:
+    def __init__(self, host: Host, *, seconds: float, trusted: bool = False, party: str = KERNEL) -> None:
         """``seconds``: time limit of a call. ``trusted``: its faults are the machine's or the reference's; it is frozen between
-        calls like any other, and all start a call in the same state."""
+        calls like any other, and all start a call in the same state. ``party``: whose memory a kernel writes."""
+        self.party = TRUSTED if trusted else party
         self._host = host
         self._seconds = seconds
         self._trusted = trusted

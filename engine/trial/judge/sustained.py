@@ -82,6 +82,7 @@ class SustainedTrial:
     def _turn(self, name: str, runner: RunnerClient, *, last: bool) -> ContestantTurn:
         judged = name in self._contest.judged
         bed, pace, first = self._bed, self._pace, self._rng.randrange(self._bed.slots)
+        bed.turn_to(name)
         for slot in range(bed.slots) if judged else ():
             bed.poison(slot)
         bed.settle()

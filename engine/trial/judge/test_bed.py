@@ -28,6 +28,7 @@ from engine.trial.judge.perturbations import OWN, perturb, swap_few, with_swaps
 from engine.trial.judge.runner_memory import Outputs
 from engine.trial.judge.tolerance import CheckResult
 from engine.trial.judge.watch import Watch
+from engine.trial.judge.written_memory import WrittenMemory
 from engine.trial.messages import ArenaHandle, Slot
 from engine.trial.shared import arena
 from engine.trial.shared.layout import Layout, nbytes, plan_layout
@@ -86,7 +87,7 @@ class TestBed:
         self.layout = plan_layout(self.signature.operands, self.slots, changes_inputs=reference.changes_inputs)
         self._inputs = arena.lend(device.label, self.layout.input_bytes, writable=False)
         try:
-            self._outputs = arena.lend(device.label, self.layout.output_bytes, writable=True)
+            self._written = WrittenMemory(device.label, self.layout.output_bytes, _PATTERN)
         except DeviceError:
             self._inputs.close()
             raise
@@ -115,8 +116,9 @@ class TestBed:
         ``varied``, parameters and buffers that the constructor fills with one number vary; with ``scalars``, floating-point
         scalars among the arguments of ``forward`` do.
         """
-        for gap in self._guards:
-            self._outputs.raw(*gap).fill_(_PATTERN)
+        for memory in self._written:
+            for gap in self._guards:
+                memory.raw(*gap).fill_(_PATTERN)
         around_inputs = secrets.choice(_POISONS)
         for gap in self._input_guards:
             self._inputs.raw(*gap).fill_(around_inputs)
@@ -136,9 +138,20 @@ class TestBed:
         """Bytes of all operands in all slots."""
         return self.slots * operand_bytes(self.signature.operands)
 
-    def handles(self) -> tuple[tuple[ArenaHandle, Sequence[int]], tuple[ArenaHandle, Sequence[int]]]:
-        """Handles of (inputs, outputs), each with the descriptors to send."""
-        return self._inputs.handle(), self._outputs.handle()
+    def handles(
+        self, party: str, *, copies_outputs: bool
+    ) -> tuple[tuple[ArenaHandle, Sequence[int]], tuple[ArenaHandle, Sequence[int]]]:
+        """Handles of (inputs, outputs) for a runner of this party, each with the descriptors to send."""
+        writes = copies_outputs or self.reference.changes_inputs
+        return self._inputs.handle(), self._written.handle(party, writes=writes)
+
+    def turn_to(self, contestant: str) -> None:
+        """From now on outputs, their poison, and inputs that the reference changes are in this contestant's memory."""
+        self._written.turn_to(contestant)
+
+    @property
+    def _outputs(self) -> arena.Arena:
+        return self._written.now
 
     def draw(self, slot: int, distribution: str = OWN) -> None:
         """Inputs for ``slot`` from a fresh secret seed, in the judge's own memory: drawn now, or when they are needed."""
@@ -383,7 +396,7 @@ class TestBed:
 
     def close(self) -> None:
         self._inputs.close()
-        self._outputs.close()
+        self._written.close()
 
 
 def _redraws(reference: Reference) -> bool:
