@@ -248,6 +248,7 @@ def _phases(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: T
     judge = room.process + plan.slots * needs.operands + needs.weights + max(kept, needs.inputs)
     checked = judge - (0 if plan.keeps_inputs else needs.inputs) + exact
     copies = 0 if plan.copies_on_host else plan.slots * needs.outputs
+    rivals = plan.slots * needs.outputs if room.shared else 0
     runner = room.process + max(needs.own, plan.warm_bytes)
     null = room.process + (needs.outputs if room.shared else 0)
     alive = processes.pairs if plan.keeps_processes else 1
@@ -262,5 +263,5 @@ def _phases(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: T
         "baselines": judge + (alive * processes.baselines + itself) * runner + null,
         "verification": checked + copies + runner + beside + holdouts,
         "measurement": checked + copies + alive * runner + beside + (holdouts if plan.keeps_processes else 0),
-        "race": checked + 2 * copies + 2 * alive * runner + baselines + null,
+        "race": checked + 2 * copies + rivals + 2 * alive * runner + baselines + null,
     }

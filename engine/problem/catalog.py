@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -272,10 +271,11 @@ def _bounds(
         raise TomlError(f"bounds.{name} has no workload: add [workloads.{name}] or rename it")
     found: dict[str, tuple[Number, ...]] = {}
     for setting, limits in written.items():
-        rising = len(limits) in _LIMITS and all(map(math.isfinite, limits)) and limits[0] <= limits[1]
+        rising = len(limits) in _LIMITS and all(map(reference_code.is_usable, limits)) and limits[0] <= limits[1]
         if not rising or any(step <= 0 for step in limits[2:]):
             raise TomlError(
-                f"bounds.{name}.{setting}: expected [lowest, highest] or [lowest, highest, step], got {list(limits)}"
+                f"bounds.{name}.{setting}: expected [lowest, highest] or [lowest, highest, step], got "
+                f"{[number if reference_code.is_usable(number) else '…' for number in limits]}"
             )
         found[setting] = tuple(limits)
     return found
@@ -287,6 +287,7 @@ _LIMITS = (2, 3)
 
 def _finite(settings: dict[str, Number], where: str) -> dict[str, Number]:
     for name, number in settings.items():
-        if not math.isfinite(number):
-            raise TomlError(f"{where}.{name}: expected a finite number, got {number}")
+        if not reference_code.is_usable(number):
+            shown = "more" if isinstance(number, int) else number
+            raise TomlError(f"{where}.{name}: expected a finite number of at most 64 bits, got {shown}")
     return settings

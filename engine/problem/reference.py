@@ -95,7 +95,7 @@ class Reference:
             return ()
         caveats = []
         if effects.changes_inputs:
-            caveats.append("the reference changes its inputs in place; kernels must not")
+            caveats.append("the reference changes its inputs in place; kernels may do so too")
         if effects.changes_state:
             caveats.append("the reference changes its own state; every call starts from the initial state")
         if effects.draws_random:
@@ -105,12 +105,19 @@ class Reference:
     @property
     def stateful(self) -> bool:
         """Whether a call of the model changes its state, as seen in the first ``call``."""
-        return self._side_effects is not None and self._side_effects.changes_state
+        return self._effects().changes_state
 
     @property
     def changes_inputs(self) -> bool:
         """Whether a call of the model changes its inputs, as seen in the first ``call``."""
-        return self._side_effects is not None and self._side_effects.changes_inputs
+        return self._effects().changes_inputs
+
+    def _effects(self) -> _SideEffects:
+        """The side effects of a call; one is made where there was none."""
+        if self._side_effects is None:
+            self.call(self.model(_FORWARD_SEED), self.inputs(_FORWARD_SEED))
+        assert self._side_effects is not None
+        return self._side_effects
 
     def inputs(self, seed: int) -> tuple[object, ...]:
         """Fresh arguments of ``forward``: the same for the same seed; tensors contiguous and on the device.

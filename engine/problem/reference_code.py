@@ -98,11 +98,19 @@ def plain_numbers(tree: ast.Module) -> dict[str, Number]:
     return numbers
 
 
+def is_usable(number: Number) -> bool:
+    """Whether a setting can have this value: a finite number, a whole one of at most 64 bits."""
+    return -_WIDEST <= number < _WIDEST if isinstance(number, int) else math.isfinite(number)
+
+
+_WIDEST = 1 << 63
+
+
 def _number(value: ast.expr) -> Number | None:
     match value:
         case ast.Constant(value=bool()):
             return None
-        case ast.Constant(value=int() | float() as number) if math.isfinite(number):
+        case ast.Constant(value=int() | float() as number) if is_usable(number):
             return number
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             inner = _number(operand)

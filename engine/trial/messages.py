@@ -41,8 +41,10 @@ class Slot(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
     dtype: str
     offset: int
-    """Bytes from the start of its arena: outputs are in one, everything else in the other."""
+    """Bytes from the start of its arena."""
     nbytes: int
+    writable: bool = False
+    """Whether it lies in the arena that the kernel may write to: an output, or an input that the reference changes."""
 
 
 class ArenaHandle(msgspec.Struct, frozen=True):
@@ -141,8 +143,6 @@ class LoadKernel(Message, frozen=True):
     init_seed: int = 0
     varied_constants: tuple[tuple[float, int], ...] = ()
     """Numbers, and counts of elements, of the constant parameters and buffers that vary in modules and baselines."""
-    copies_inputs: bool = False
-    """A baseline is called on copies of its inputs: the reference changes them."""
     copies_outputs: bool = False
     """A module's outputs are copied to lent memory: the judge cannot read them where they are."""
     gate: ArenaHandle | None = None
@@ -212,7 +212,8 @@ class ClaimedTimes(Message, frozen=True):
     held: bool = False
     """Whether the device was held until the call was enqueued."""
     outputs: tuple[int, ...] = ()
-    """Addresses of a module's outputs in the runner's memory, where the judge reads them. Empty: they are in lent memory."""
+    """Addresses of a module's outputs in the runner's memory, where the judge reads them: of a burst those of its last calls,
+    one call after the other, as many as there are slots. Empty: they are in lent memory."""
 
 
 class Fault(Message, frozen=True):

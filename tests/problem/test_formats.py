@@ -257,6 +257,10 @@ BAD_WORKLOADS = {
     "another constant": (files.workload(axes={"M": 1, "N": 2}), "line 1: axes.N: 2, but scale fixes it at 8"),
     "a negative size": (files.workload(axes={"M": -1}), "line 1: axes.M: -1 is no size"),
     "an unknown input": (files.workload(inputs={"y": {"type": "random"}}), "line 1: inputs.y: no input of scale"),
+    "a huge scalar": (
+        files.workload(inputs={"x": {"type": "random"}, "factor": {"type": "scalar", "value": 10**30}}),
+        "of at most 64 bits",
+    ),
     "an unknown type": (files.workload(inputs={"x": {"type": "magic"}}), "line 1: inputs.x: expected random"),
     "a missing file": (
         files.workload(inputs={"x": {"type": "safetensors", "path": "gone.safetensors", "tensor_key": "x"}}),

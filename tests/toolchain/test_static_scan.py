@@ -122,7 +122,7 @@ def test_an_ordinary_module_has_no_findings(top: str, body: str) -> None:
         ("", "open('/etc/passwd')", "open"),
         ("", "eval('1')", "eval"),
         ("import engine.trial", "pass", "engine.trial"),
-        ("class T(torch.Tensor):\n    pass", "pass", "class T(torch.Tensor)"),
+        ("class T(torch.Tensor):\n    def __torch_function__(cls, *a):\n        pass", "pass", "__torch_function__"),
         ("", "torch._C._set_foo()", "torch._C._set_foo"),
         ("src = '''#include <x.h>\nint f() { return fork(); }'''", "pass", "fork"),
         ("import ctypes", "ctypes.CDLL(None)", "ctypes.CDLL"),

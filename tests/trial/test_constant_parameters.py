@@ -166,6 +166,8 @@ def test_modules_get_varied_constants(tmp_path: Path) -> None:
     assert "right with the constructor's own: left out?" in left_out.failure.reason
     assert isinstance(without, w.Verified)
     assert any("constant parameters were not varied" in line for line in without.verification.caveats)
+    assert any("constant parameters were not varied" in line for line in without.screen.doubts)
+    assert not without.screen.corroborated, "it may have left them out"
     for name, found in zip(HONEST, honest, strict=True):
         assert isinstance(found, w.Verified), (name, found)
         assert not any("constant parameters" in line for line in found.verification.caveats), name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from engine.domain.model import Workload
 from engine.ideas.prompts.context import PERTURBED
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge.calibration import calibrate, make_case, output_names
+from engine.trial.judge.calibration import Calibration, calibrate, make_case, output_names
 from engine.trial.judge.perturbations import OWN, PERTURBATIONS, perturb, swap_few, with_swaps
 
 
@@ -116,6 +117,51 @@ def test_shortcuts_fail_on_perturbed_inputs_and_eager_does_not(
     bent = [name for name in calibration.distributions if name != OWN]
     assert not all(passes(name, lambda case: [shortcut(*case.inputs)]) for name in bent)
     assert all(passes(name, lambda case: reference.call(case.model, case.inputs)) for name in bent)
+
+
+NORMALIZED = """
+import torch
+rows, width = 12, 64
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return FORWARD
+def get_inputs():
+    return [torch.rand(rows, width)]
+def get_init_inputs():
+    return []
+"""
+
+
+def calibrated(folder: Path, forward: str) -> tuple[Reference, Calibration]:
+    (folder / "reference.py").write_text(NORMALIZED.replace("FORWARD", forward))
+    problem = catalog.find(str(folder))
+    reference = Reference(problem, problem.workloads[0])
+    return reference, calibrate(reference, "class")
+
+
+def test_slices_of_zeros_show_that_an_epsilon_was_left_out(tmp_path: Path) -> None:
+    reference, calibration = calibrated(tmp_path, "torch.nn.functional.normalize(x, dim=1)")
+    assert "zero slices" in calibration.distributions
+    passed = []
+    for _ in range(12):
+        case = make_case(reference, "zero slices")
+        (x,) = case.inputs
+        assert isinstance(x, torch.Tensor)
+        assert bool((x == 0).all(dim=1).any())
+        assert 0.2 < float((x == 0).float().mean()) < 0.95
+        ruling = calibration.policy.rule([x / x.norm(dim=1, keepdim=True)], case.expected, ["out"], "zero slices")
+        passed.append(ruling.passed)
+    assert not any(passed)
+
+
+def test_outputs_on_slices_of_zeros_are_open_where_the_reference_divides_by_zero(tmp_path: Path) -> None:
+    reference, calibration = calibrated(tmp_path, "x / x.norm(dim=1, keepdim=True)")
+    for _ in range(6):
+        case = make_case(reference, "zero slices")
+        (x,) = case.inputs
+        assert isinstance(x, torch.Tensor)
+        careful = torch.nn.functional.normalize(x, dim=1)
+        assert calibration.policy.rule([careful], case.expected, ["out"], "zero slices").passed
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float8_e4m3fn])

@@ -21,9 +21,9 @@ PEAKS = Peaks(8 * (1 << 20) * 1e4, {"fp32": 1e12})
 """Gives a floor of 100 µs."""
 
 
-def pairs(claimed: float = 400.0, beside: float = 150.0, idle: float = 0.0, awake: float = 300.0) -> list[PairTimes]:
-    kernel = [Timing(claimed, claimed + beside, idle, awake_us=awake) for _ in range(12)]
-    null = [Timing(1.0, 151.0, 0.0, awake_us=300.0) for _ in range(12)]
+def pairs(claimed: float = 400.0, beside: float = 150.0, idle: float = 0.0) -> list[PairTimes]:
+    kernel = [Timing(claimed, claimed + beside, idle) for _ in range(12)]
+    null = [Timing(1.0, 151.0, 0.0) for _ in range(12)]
     return [PairTimes({KERNEL: kernel, NULL: null})]
 
 
@@ -93,7 +93,6 @@ def test_a_time_below_the_floor_is_doubted(device: Device, claimed: float, doubt
     [
         ({"beside": 2000.0}, "not corroborated"),
         ({"idle": 900.0}, "still busy"),
-        ({"awake": 60_000.0}, "worked ahead"),
     ],
 )
 def test_each_doubt_has_its_message(made: dict[str, float], words: str) -> None:
@@ -110,57 +109,6 @@ def test_little_hidden_time_is_uncorroborated_and_much_quarantines(beside: float
 
 
 @pytest.mark.parametrize(
-    ("at_once", "doubted", "sure"),
-    [
-        ([700.0, 560.0, 900.0], False, False),  # the claim, plus the cost of resuming
-        ([9000.0, 9000.0, 700.0], False, False),  # contention in two calls
-        ([800.0, 800.0, 800.0], True, False),
-        ([3150.0, 3000.0, 3300.0], True, True),  # worked before the order in all other calls
-    ],
-)
-def test_unannounced_calls_expose_work_before_the_order(at_once: list[float], doubted: bool, sure: bool) -> None:
-    woken = {KERNEL: [Timing(400.0, wall, 0.0) for wall in at_once], NULL: [Timing(1.0, 160.0, 0.0)] * 3}
-    found = [replace(pairs()[0], at_once=woken)]
-    assert bool(doubts_in(found)) is doubted
-    assert all("unannounced calls were" in words for words in doubts_in(found))
-    assert bool(plausibility.timing_doubts(found, SIGNATURE, PEAKS, CPU, cold=True, sure=True)) is sure
-
-
-@pytest.mark.parametrize(
-    ("disturbed", "calm", "sure"), [((), True, True), ((0,), True, True), ((0, 2), True, False), ((), False, False)]
-)
-def test_unannounced_calls_on_a_busy_machine_do_not_quarantine(disturbed: tuple[int, ...], calm: bool, sure: bool) -> None:
-    calls = [Timing(400.0, 3000.0, 0.0, disturbed=at in disturbed) for at in range(3)]
-    made = replace(pairs()[0], at_once={KERNEL: calls, NULL: [Timing(1.0, 160.0, 0.0)] * 3}, calm=calm)
-    assert "unannounced calls were" in doubts_in([made])[0]
-    assert bool(plausibility.timing_doubts([made], SIGNATURE, PEAKS, CPU, cold=True, sure=True)) is sure
-
-
-@pytest.mark.parametrize(("calls", "members", "sure"), [(2, 1, True), (3, 16, False), (4, 16, True)])
-def test_a_member_of_a_suite_is_quarantined_for_more_slow_calls(calls: int, members: int, sure: bool) -> None:
-    slow = {KERNEL: [Timing(400.0, 3000.0, 0.0)] * calls, NULL: [Timing(1.0, 160.0, 0.0)] * calls}
-    found = [replace(pairs()[0], at_once=slow)]
-    given = plausibility.timing_doubts(found, SIGNATURE, PEAKS, CPU, cold=True, sure=True, members=members)
-    assert bool(given) is sure
-    assert plausibility.timing_doubts(found, SIGNATURE, PEAKS, CPU, cold=True, members=members)
-
-
-@pytest.mark.parametrize(("disturbed", "doubted"), [((0, 1, 2), True), ((0, 2), False)])
-def test_a_kernel_whose_unannounced_calls_were_all_disturbed_is_uncorroborated(
-    disturbed: tuple[int, ...], doubted: bool
-) -> None:
-    calls = [Timing(400.0, 550.0, 0.0, disturbed=at in disturbed) for at in range(3)]
-    found = [replace(pairs()[0], at_once={KERNEL: calls, NULL: [Timing(1.0, 160.0, 0.0)] * 3})]
-    assert bool(doubts_in(found)) is doubted
-    assert all("every unannounced call was disturbed" in words for words in doubts_in(found))
-    assert plausibility.timing_doubts(found, SIGNATURE, PEAKS, CPU, cold=True, sure=True) == ()
-
-
-def test_briefly_spinning_threads_raise_no_doubt() -> None:
-    assert doubts_in(pairs(awake=2500.0)) == ()
-
-
-@pytest.mark.parametrize(
     ("times", "jitter", "doubted"),
     [
         ([0.1] * 7 + [6135.0] * 5, 0.0, True),  # the median at the least time that counts, the interval 60,000 times as wide
@@ -171,23 +119,17 @@ def test_briefly_spinning_threads_raise_no_doubt() -> None:
 )
 def test_a_time_that_is_lost_in_its_own_error_is_uncorroborated(times: list[float], jitter: float, doubted: bool) -> None:
     (made,) = pairs()
-    kernel = [Timing(us, us + 150.0, 0.0, awake_us=300.0) for us in times]
+    kernel = [Timing(us, us + 150.0, 0.0) for us in times]
     found = [replace(made, times={**made.times, KERNEL: kernel}, cost=CallCost(150.0, jitter))]
     unresolved = [words for words in doubts_in(found, cold=False) if "not resolved" in words]
     assert bool(unresolved) is doubted
     assert plausibility.timing_doubts(found, SIGNATURE, PEAKS, CPU, cold=False, sure=True) == ()
 
 
-def test_long_resumption_is_uncorroborated() -> None:
-    found = pairs(awake=6000.0)
-    assert "worked ahead" in doubts_in(found)[0]
-    assert plausibility.timing_doubts(found, SIGNATURE, PEAKS, CPU, cold=True, sure=True) == ()
-
-
 @pytest.mark.parametrize("calm", [True, False])
 def test_honest_calls_do_not_vouch_for_forged_ones(calm: bool) -> None:
-    forged = [Timing(100.0, 650.0, 0.0, awake_us=300.0)] * 7
-    honest = [Timing(500.0, 650.0, 0.0, awake_us=300.0)] * 5
+    forged = [Timing(100.0, 650.0, 0.0)] * 7
+    honest = [Timing(500.0, 650.0, 0.0)] * 5
     (made,) = pairs()
     found = [replace(made, times={**made.times, KERNEL: [*forged, *honest]}, calm=calm)]
     assert "not corroborated" in doubts_in(found)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ def turn(call_us: float, fresh_us: float | None = None, reading: UnderLoad | Non
 
 
 def pair(kernel_us: float, baseline_us: float, fresh_us: float | None = None) -> s.SustainedPair:
-    return s.SustainedPair({KERNEL: [turn(kernel_us, fresh_us)] * 2, "eager": [turn(baseline_us)] * 2}, 10.0)
+    return s.SustainedPair({KERNEL: [turn(kernel_us, fresh_us)] * 2, "eager": [turn(baseline_us)] * 2}, 10.0, on_gpu=True)
 
 
 @given(st.floats(1.0, 1e5), st.floats(0.1, 10.0), st.floats(0.9, 1.1))
@@ -110,7 +111,7 @@ def test_reused_results_are_a_doubt_and_blatant_ones_are_evidence() -> None:
 def test_work_skipped_on_known_inputs_shows_at_the_clock_of_the_bursts() -> None:
     def skipping(seen_us: float) -> s.SustainedPair:
         late = s.ContestantTurn(burst(300.0, 8), (burst(seen_us),) * 3, late=burst(300.0, 8))
-        return s.SustainedPair({KERNEL: [turn(seen_us, 300.0), late]})
+        return s.SustainedPair({KERNEL: [turn(seen_us, 300.0), late]}, on_gpu=True)
 
     assert "reuse" in s.skipped_work([skipping(200.0)] * 3)
     assert not s.skipped_work([skipping(295.0)] * 3)
@@ -121,14 +122,14 @@ def test_what_drawing_inputs_costs_every_contestant_is_no_doubt() -> None:
     def drawn(baseline_late_us: float) -> s.SustainedPair:
         late = s.ContestantTurn(burst(900.0, 1), (burst(550.0),) * 3, late=burst(880.0, 1))
         eager = s.ContestantTurn(burst(1500.0, 1), (burst(1070.0),) * 3, late=burst(baseline_late_us, 1))
-        return s.SustainedPair({KERNEL: [late, late], "eager": [turn(1070.0, 1500.0), eager]})
+        return s.SustainedPair({KERNEL: [late, late], "eager": [turn(1070.0, 1500.0), eager]}, on_gpu=True)
 
     assert "reuse" in s.skipped_work([drawn(1080.0)] * 3)
     assert not s.skipped_work([drawn(1400.0)] * 3), "the baseline's took 330 µs longer too"
     slow = [drawn(90_000.0)] * 3
     assert s._context_us(slow) > 500.0
     fast_kernel = s.ContestantTurn(burst(900.0, 1), (burst(50.0),) * 3, late=burst(880.0, 1))
-    assert "reuse" in s.skipped_work([s.SustainedPair({**p.turns, KERNEL: [fast_kernel] * 2}) for p in slow])
+    assert "reuse" in s.skipped_work([replace(p, turns={**p.turns, KERNEL: [fast_kernel] * 2}) for p in slow])
 
 
 def test_cold_caches_on_fresh_inputs_are_no_doubt() -> None:
@@ -137,9 +138,18 @@ def test_cold_caches_on_fresh_inputs_are_no_doubt() -> None:
 
 def test_without_an_undisturbed_fresh_burst_nothing_is_corroborated() -> None:
     loud = s.ContestantTurn(burst(100.0, 8, disturbed=True), (burst(100.0),))
-    pairs = [s.SustainedPair({KERNEL: [loud, loud]})] * 3
+    pairs = [s.SustainedPair({KERNEL: [loud, loud]}, on_gpu=True)] * 3
     assert s.skipped_work(pairs).startswith("not corroborated")
     assert not s.skipped_work(pairs, sure=True)
+
+
+def test_on_a_cpu_every_burst_is_fresh_and_only_contention_is_a_doubt() -> None:
+    """There the burst before the others says nothing: no call that counts is on inputs seen before."""
+    quiet, loud = burst(100.0), burst(100.0, disturbed=True)
+    calm, noisy = (s.SustainedPair({KERNEL: [s.ContestantTurn(burst(900.0), (one,) * 3)] * 2}) for one in (quiet, loud))
+    assert not s.skipped_work([noisy, calm])
+    assert s.skipped_work([noisy, noisy]).startswith("not corroborated")
+    assert not s.skipped_work([noisy, noisy], sure=True)
 
 
 @pytest.mark.parametrize(

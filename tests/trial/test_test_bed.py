@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -17,6 +18,9 @@ from engine.problem.reference import Reference
 from engine.trial.judge import calibration, devices, test_bed
 from engine.trial.judge.calibration import calibrate, class_errors
 from engine.trial.judge.perturbations import OWN
+from engine.trial.judge.timing import KERNEL
+from engine.trial.judge.written_memory import TRUSTED
+from engine.trial.protocol import OTHER
 from engine.trial.shared.arena import SharedArena, SharedBorrowed
 
 SMALL = Workload("small", {"rows": 4, "width": 32})
@@ -202,18 +206,6 @@ def test_a_modified_input_is_a_violation(bench: Bed) -> None:
     assert bench.check(0).violation == "changed its parameter weight"
 
 
-def test_elements_of_inputs_are_withheld_until_the_order(bench: Bed) -> None:
-    bench.refill(0)
-    right = inputs(bench, 0)[0].clone()
-    watch = bench.watch(0)
-    assert not torch.equal(inputs(bench, 0)[0], right)
-    answer(bench, 0)
-    ahead = bench.outputs(0)[0].clone()
-    watch.before()
-    assert torch.equal(inputs(bench, 0)[0], right)
-    assert not bench.check(0, outputs=[ahead]).ruling.passed
-
-
 def test_outputs_written_after_the_reply_are_detected(bench: Bed) -> None:
     bench.refill(0)
     watch = bench.watch(0)
@@ -223,6 +215,64 @@ def test_outputs_written_after_the_reply_are_detected(bench: Bed) -> None:
     assert not watch.outputs_changed()
     bench.outputs(0)[0][:2] = 0
     assert watch.outputs_changed()
+
+
+def test_outputs_that_could_not_be_read_at_the_reply_are_not_believed_later(bench: Bed) -> None:
+    bench.refill(0)
+    (right,) = bench.outputs(0)
+    memory = Memory(right)
+    watch = bench.watch(0).of_runner(lambda: memory)
+    memory.readable = False
+    watch.after()
+    memory.readable = True
+    with pytest.raises(OSError, match="Bad address"):
+        watch.outputs_changed()
+
+
+def test_kernels_of_a_race_write_to_memory_of_their_own(bench: Bed) -> None:
+    """What one of them does to its memory must not slow the other."""
+    files = []
+    for party in (KERNEL, OTHER, TRUSTED):
+        _, (handle, fds) = bench.handles(party, copies_outputs=False)
+        files.append((os.fstat(fds[0]).st_ino, handle.writable))
+        os.close(fds[0])
+    assert files[0][0] != files[1][0]
+    assert [writable for _, writable in files] == [True, True, False], "a baseline writes nothing there"
+    bench.refill(0)
+    for party in (KERNEL, OTHER):
+        bench.turn_to(party)
+        bench.poison(0)
+        answer(bench, 0)
+        assert bench.check(0).ruling.passed
+        assert not bench.check(0).violation
+    bench._outputs.raw(0, 8).fill_(7)
+    assert "before the start" in bench.check(0).violation or "outside" in bench.check(0).violation
+    bench._outputs.raw(0, 8).fill_(7)
+    bench.turn_to(KERNEL)
+    assert not bench.check(0).violation, "the other kernel's"
+
+
+class Memory:
+    """A module's output in this process, which can be read at times."""
+
+    def __init__(self, made: torch.Tensor) -> None:
+        self.made = made
+        self.readable = True
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        return (self.made.data_ptr(),)
+
+    def of_call(self, call: int, calls: int) -> Memory:
+        return self
+
+    def copy_to(self, output: int, target: torch.Tensor) -> None:
+        target.copy_(self.made.view(torch.uint8))
+
+    def elements(self, output: int, where: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        if not self.readable:
+            raise OSError(errno.EFAULT, "Bad address")
+        return torch.index_select(self.made.view(-1).view(words.dtype), 0, where)
 
 
 def test_jitter_is_zero_for_equal_bits_and_large_for_a_data_race(bench: Bed) -> None:

@@ -36,6 +36,7 @@ _SM_LIMITS = {
 """Compute capability → KiB of shared memory per multiprocessor, KiB per block, threads per multiprocessor."""
 PERTURBED: Mapping[str, str] = {
     "x64": "", "x-64": "", "x0.001": "", "negated": "", "ties": "many equal elements", "zeros": "many zeros",
+    "zero slices": "some rows all zeros",
     "denormals": "", "shifted": "a constant added", "lowered": "a constant subtracted",
     "raised": "a large constant added", "sunk": "a large constant subtracted",
     "edges": "large values at both ends of a dimension", "alternating": "signs alternate",

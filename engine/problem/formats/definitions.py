@@ -211,8 +211,8 @@ class Cases:
             case InputJson(type="scalar", value=bool() | int() | float() as value):
                 if tensor.shape is not None and tensor.shape:
                     raise ProblemError(f"{where}: a scalar, but the definition has a tensor of {len(tensor.shape)} dimensions")
-                if not math.isfinite(value):
-                    raise ProblemError(f"{where}.value: {value} is not finite")
+                if not reference_code.is_usable(value):
+                    raise ProblemError(f"{where}.value: not a finite number of at most 64 bits")
                 return int(value) if isinstance(value, bool) else value
             case InputJson(type="safetensors", path=str(), tensor_key=str()):
                 text = self._stored(how, where, tensor, definition.shape(tensor, sizes))

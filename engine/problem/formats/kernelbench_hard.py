@@ -70,6 +70,8 @@ def _workloads(shapes: Path, assigned: frozenset[str]) -> tuple[Workload, ...]:
         for name, value in row.items():
             if name not in assigned:
                 raise ProblemError(f"{shapes}: SHAPES.{number}.{name}: {_REFERENCE} does not assign this name at its top level")
+            if not reference_code.is_usable(value):
+                raise ProblemError(f"{shapes}: SHAPES.{number}.{name}: not a finite number of at most 64 bits")
             settings[name] = int(value) if isinstance(value, bool) else value
         workloads.append(Workload(f"shape{number}", settings))
     return tuple(workloads)

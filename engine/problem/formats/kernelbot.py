@@ -235,8 +235,8 @@ class _Adapter:
                 raise ProblemError(f"{where}.{key}: missing: {_GENERATE} needs it")
         full = {key: case[key] if key in case else defaults[key] for key in keys}
         for key, value in full.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ProblemError(f"{where}.{key}: {value} is not finite")
+            if isinstance(value, int | float) and not reference_code.is_usable(value):
+                raise ProblemError(f"{where}.{key}: not a finite number of at most 64 bits")
         return full
 
     def _setting(self, key: str, value: object) -> Number:

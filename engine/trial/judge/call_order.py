@@ -1,4 +1,4 @@
-"""Who is called when: the order of contestants, and which calls are unannounced. Random, and pure."""
+"""Who is called when: the order of contestants, and which calls are on perturbed inputs. Random, and pure."""
 
 from __future__ import annotations
 
@@ -26,22 +26,15 @@ class CallOrder:
         return order
 
 
-class UnannouncedCalls:
-    """Which calls of a pair are unannounced, and on which inputs.
-
-    One unannounced call uses the problem's own inputs, because time can depend on values; all do if there is no perturbed
-    distribution to judge on.
-    """
+class PerturbedCalls:
+    """Which calls of a pair are on perturbed inputs, and on which: a few at random places, each another distribution."""
 
     def __init__(self, rng: random.Random, distributions: Sequence[str], calls: int, most: int = 3) -> None:
         """``calls``: the least number of calls of the pair; ``most``: perturbed calls."""
         perturbed = [name for name in distributions if name != OWN]
-        some = [OWN, *rng.sample(perturbed, min(most, len(perturbed), calls))] if perturbed else [OWN] * min(most, calls)
+        some = rng.sample(perturbed, min(most, len(perturbed), calls))
         self._remaining: list[str | None] = [*some, *[None] * max(0, calls - len(some))]
-        self._rng = rng
-        self._repeats = _REPEATS
         rng.shuffle(self._remaining)
-        self.turns = CallOrder(rng)
 
     def next(self) -> str | None:
         """The distribution of the next call's inputs; ``None`` for an ordinary sample."""
@@ -49,15 +42,5 @@ class UnannouncedCalls:
 
     @property
     def remain(self) -> bool:
-        """Whether there are unannounced calls to come."""
+        """Whether there are perturbed calls to come."""
         return any(kind is not None for kind in self._remaining)
-
-    def repeat_if(self, disturbed: bool) -> None:
-        """One more unannounced call on the problem's own inputs at a random place, if the last was disturbed; within limits."""
-        if disturbed and self._repeats:
-            self._repeats -= 1
-            self._remaining.insert(self._rng.randrange(len(self._remaining) + 1), OWN)
-
-
-_REPEATS = 4
-"""Unannounced calls that a pair repeats because they were disturbed."""

@@ -21,8 +21,6 @@ class Timing:
     """Time that the device stayed busy after the last event: a claim."""
     disturbed: bool = False
     """Whether other work used the processor meanwhile."""
-    awake_us: float = 0.0
-    """From its resumption until the order: time that it could use and that no clock of the call measures."""
     enqueue_us: float = 0.0
     """Time that the host took to enqueue the call: a claim."""
     held: bool = False

@@ -2,20 +2,25 @@
 
 Parameters and buffers that a model's constructor fills with one number vary, so that leaving them out shows. Kernels with a C
 launcher and plans are given them. A module constructs its own, from the same seed and under the same variation; one whose names
-and shapes differ from the reference's may not get them, and is then judged on the constructor's own.
+and shapes differ from the reference's may not get them, and is then judged on the constructor's own. That may be because it
+leaves them out: it is measured, and not corroborated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
 
-from engine.domain.model import FailureKind
+from engine.domain.model import FailureKind, Measurement
+from engine.domain.regimes import Sustained
 from engine.trial.judge.interleaving import CheckTally, judged_call
 from engine.trial.judge.runner_client import RunnerClient, TrialFailed
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.protocol import Candidate
 
 _MOST_NAMES = 4
+Found = TypeVar("Found", Measurement, Sustained)
 
 
 class ConstantWeights:
@@ -36,6 +41,11 @@ class ConstantWeights:
     def caveat(self, candidate: Candidate) -> str:
         """Why constants do not vary for this kernel; empty if they do."""
         return self._caveats.get(candidate.source, "") if candidate.contract == "module" else ""
+
+    def marked(self, found: Found, *candidates: Candidate) -> Found:
+        """``found``, not corroborated where one of these kernels is not known to be right with other constants."""
+        doubts = tuple(f"not corroborated: {caveat}" for one in candidates if (caveat := self.caveat(one)))
+        return replace(found, corroborated=False, doubts=found.doubts + doubts) if doubts else found
 
     def settle(self, bed: TestBed, runner: RunnerClient, candidate: Candidate, reload: Callable[[], None]) -> None:
         """Call a loaded module once with constants varied, and if it is wrong, ``reload`` it and call it without.

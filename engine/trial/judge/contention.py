@@ -1,21 +1,31 @@
 """CPU contention: whether other work used the processor while a call was timed.
 
-Sources: the time that the runner's threads waited for a core (schedstat), and steal time. Where a process's waits cannot be
-read, the pressure-stall time of all tasks is used, which includes the judge's. A disturbed sample is marked, and repeated
-within limits. If one source cannot be read, the other counts alone; if neither can, nothing is marked. Not for GPUs:
-``interleaving`` keeps the device idle between calls, and ``conditions`` reports who else uses it.
+Sources: the time that the runner's threads and the judge's waited for a core (schedstat), and steal time. Where a process's
+waits cannot be read, the pressure-stall time of all tasks is used. A disturbed sample is marked, and repeated within limits. If
+one source cannot be read, the other counts alone; if neither can, nothing is marked. Not for GPUs: ``interleaving`` keeps the
+device idle between calls, and ``conditions`` reports who else uses it.
+
+Threads also wait for other threads of their own kernel, as many of them as it likes and when it likes. Waits are therefore
+contention only while processes beside the trial use the cores (``OtherWork``).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.trial.judge.conditions import stolen_ticks
 
 _PRESSURE = Path("/proc/pressure/cpu")
+_OWN_THREAD = Path("/proc/thread-self/schedstat")
+_STAT = Path("/proc/stat")
+_IDLE_FIELDS = (4, 5)
+"""Of a row of ``/proc/stat``: idle, and waiting for input or output."""
+_OTHER_SHARE = 0.02
+"""Share of the cores' time that processes beside the trial may use before waits count as contention: they are counted in
+clock ticks, and the system itself uses some."""
 _SHARE = 0.03
 """Share of a call's wall time that may be lost to others before its sample counts as disturbed."""
 _WAKING_US = 40.0
@@ -31,11 +41,11 @@ class ProcessorReading:
     threads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Thread → (run time, time waiting for a core)."""
     elsewhere: float = 0.0
-    """Steal time; where the threads cannot be read, plus the waits of all tasks."""
+    """Steal time and the waits of the judge's thread; where the others cannot be read, instead those of all tasks."""
 
 
 def lost_us(before: ProcessorReading, after: ProcessorReading) -> float:
-    """Time lost to other work in between: steal time, and the waits of threads that did work."""
+    """Time lost in between: what was lost elsewhere, and the waits of threads that did work."""
     lost = after.elsewhere - before.elsewhere
     for thread, (ran, waited) in after.threads.items():
         ran_before, waited_before = before.threads.get(thread, (0.0, 0.0))
@@ -78,6 +88,57 @@ class ContentionMonitor:
         return self._watching and self._lost > _WAKING_US + _SHARE * wall_us
 
 
+class OtherWork:
+    """How much processes beside the trial have used the cores since ``begin``.
+
+    The trial's are those that the judge sees in the trial's own PID namespace, which contains those of the hosts.
+    """
+
+    def __init__(self, device: str, *, alone: bool) -> None:
+        """``alone``: whether this process is in such a namespace. Otherwise others are taken to be present."""
+        self._watching = device == "cpu" and alone
+        self._cores = os.sched_getaffinity(0)
+        self.begin()
+
+    def begin(self) -> None:
+        """A pair begins."""
+        self._before = self._ticks()
+
+    def is_present(self) -> bool:
+        """Whether others have used more than a small share of the cores; also where that is unknown."""
+        before, after = self._before, self._ticks()
+        if before is None or after is None:
+            return True
+        (busy, total, ours), (busy_then, total_then, ours_then) = after, before
+        others = (busy - busy_then) - (ours - ours_then)
+        return others > _OTHER_SHARE * (total - total_then) + _ROUNDING_TICKS
+
+    def _ticks(self) -> tuple[int, int, int] | None:
+        """Clock ticks: the cores' busy ones, all of them, and those of the trial's processes; ``None`` where unknown."""
+        if not self._watching:
+            return None
+        try:
+            rows = [line.split() for line in _STAT.read_text().splitlines() if line[3:4].isdigit()]
+            mine = [[int(field) for field in row[1:9]] for row in rows if int(row[0].removeprefix("cpu")) in self._cores]
+        except (OSError, ValueError):
+            return None
+        total = sum(map(sum, mine))
+        idle = sum(row[field - 1] for row in mine for field in _IDLE_FIELDS)
+        return total - idle, total, sum(_used_ticks(Path("/proc").glob("[0-9]*")))
+
+
+_ROUNDING_TICKS = 3
+
+
+def _used_ticks(folders: Iterable[Path]) -> Iterator[int]:
+    """The clock ticks that each of these processes and its children that have ended have used."""
+    for folder in folders:
+        try:
+            yield sum(map(int, (folder / "stat").read_text().rsplit(")", 1)[1].split()[11:15]))
+        except (OSError, ValueError, IndexError):
+            continue  # it has ended
+
+
 def find_local_pid(inner: int, beneath: int) -> int | None:
     """The pid here of process ``inner`` of the PID namespace whose first process is a child of ``beneath``; ``None`` if
     unknown."""
@@ -103,11 +164,19 @@ def _read(process: int | None) -> ProcessorReading | None:
     stolen_us = None if stolen is None else stolen * 1e6 / os.sysconf("SC_CLK_TCK")
     threads = _threads(process) if process is not None else None
     if threads is not None:
-        return ProcessorReading(threads, stolen_us or 0.0)
+        return ProcessorReading(threads, (stolen_us or 0.0) + _judges_waits_us())
     pressure = _pressure_us()
     if pressure is None and stolen_us is None:
         return None
     return ProcessorReading(elsewhere=(pressure or 0.0) + (stolen_us or 0.0))
+
+
+def _judges_waits_us() -> float:
+    """How long this thread has waited for a core: a reply that it cannot read yet looks like a late one."""
+    try:
+        return int(_OWN_THREAD.read_text().split()[1]) / 1e3
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _pressure_us() -> float | None:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
+from engine.trial.judge.runner_memory import addresses_of_call
 from engine.trial.messages import ArenaHandle
 from engine.trial.shared import arena
 from engine.trial.shared.cuda import driver as cuda
@@ -131,6 +132,10 @@ class DeviceOutputs:
 
     segments: Segments
     addresses: tuple[int, ...]
+
+    def of_call(self, call: int, calls: int) -> DeviceOutputs:
+        """Those of one call of a burst; these are of ``calls`` calls."""
+        return replace(self, addresses=addresses_of_call(self.addresses, call, calls))
 
     def copy_to(self, output: int, target: torch.Tensor) -> None:
         """Copy the output to ``target``, bytes of the same size. Raises OSError."""

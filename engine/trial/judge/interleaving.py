@@ -19,11 +19,11 @@ import torch
 
 from engine.domain.model import FailureKind
 from engine.domain.problem_format import FormatVerdict
-from engine.trial.judge.call_order import CallOrder, UnannouncedCalls
+from engine.trial.judge.call_order import CallOrder, PerturbedCalls
 from engine.trial.judge.call_times import CallHook, Timing
 from engine.trial.judge.comparison import NO_ERROR, Errors
 from engine.trial.judge.conditions import ConditionsMonitor, NoMonitor
-from engine.trial.judge.contention import ContentionMonitor
+from engine.trial.judge.contention import ContentionMonitor, OtherWork
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.runner_client import RunnerClient, TrialFailed, blaming
 from engine.trial.judge.test_bed import Findings, TestBed
@@ -37,6 +37,7 @@ from engine.trial.judge.timing import (
     pair_times,
     undisturbed_rows,
     with_counted_times,
+    without_marks,
 )
 from engine.trial.judge.watch import Watch
 from engine.trial.messages import RunKernel
@@ -135,6 +136,8 @@ class Contestants:
 
 def judged_call(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally, distribution: str = "own") -> Timing:
     """Poison, call, check. Raises TrialFailed when the output is wrong or a rule of the trial was broken."""
+    bed.turn_to(runner.party)
+    bed.renew(slot)
     bed.poison(slot)
     if runner.checks_gated:
         timing = _watched_gated_call(bed, runner, slot, lambda: None)
@@ -146,17 +149,15 @@ def judged_call(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally
     return timing
 
 
-def _watched(
-    bed: TestBed, watch: Watch, runner: RunnerClient, order: RunKernel, *others: CallHook, at_once: bool = True
-) -> Timing:
-    timing = runner.call(order, (*others, watch.of_runner(lambda: runner.delivered)), at_once=at_once)
+def _watched(bed: TestBed, watch: Watch, runner: RunnerClient, order: RunKernel, *others: CallHook) -> Timing:
+    timing = runner.call(order, (*others, watch.of_runner(lambda: runner.delivered)))
     _receive_outputs(bed, watch, runner, order.slot)
     return timing
 
 
 def _watched_gated_call(bed: TestBed, runner: RunnerClient, slot: int, flush: Callable[[], None]) -> Timing:
     """A gated call of a judged kernel; inputs are withdrawn before it and released within it."""
-    watch = bed.read_only_watch(slot).of_runner(lambda: runner.delivered)
+    watch = bed.watch(slot).of_runner(lambda: runner.delivered)
     bed.withdraw(slot)
     timing = runner.gated_call(slot, _releasing(bed, slot, flush), watch)
     _receive_outputs(bed, watch, runner, slot)
@@ -167,8 +168,13 @@ def _receive_outputs(bed: TestBed, watch: Watch, runner: RunnerClient, slot: int
     """Check that nothing was written after the call, and take a module's outputs from where it made them."""
     with unreadable_outputs_fail():
         if watch.outputs_changed():
-            raise TrialFailed(FailureKind.REJECTED, "outputs were still being written after the call returned")
+            raise still_written()
         receive_delivered(bed, runner, slot)
+
+
+def still_written() -> TrialFailed:
+    """The failure of a kernel that went on after its reply."""
+    return TrialFailed(FailureKind.REJECTED, "outputs were still being written after the call returned")
 
 
 @contextmanager
@@ -218,6 +224,7 @@ class PairSetup:
 
     flush: CacheFlush
     contention: ContentionMonitor
+    others: OtherWork
     order: random.Random
     probe: Probe
     holds: bool = False
@@ -236,30 +243,28 @@ def run_pair(
     random, then reversed for the next inputs (ABBA): neither drift nor after-effects favour a contestant. Disturbed samples are
     repeated, within limits.
 
-    A few *unannounced* calls of the judged kernels at random places use inputs with another perturbation each (``perturbed`` of
-    them) and are not counted as samples: being careful in a process's first calls only does not help. In them the order is
-    sent before the runner is resumed, as in every call on a GPU. On a CPU that would add noise to every sample, because the
-    threads of a team would just be waking up. There those on the problem's own inputs are timed beside the null kernel, and
-    repeated too where they were disturbed: a kernel can disturb its own calls.
+    A few calls of the judged kernels at random places use inputs with another perturbation each (``perturbed`` of them) and are
+    not counted as samples: being careful in a process's first calls only does not help.
     """
     rows: list[dict[str, Timing]] = []
     audits: list[dict[str, Timing]] = []
-    at_once: list[dict[str, Timing]] = []
     turns, audit_turns, alone_turns = (CallOrder(setup.order) for _ in range(3))
     warm_up = contest.warm_up
     wanted = warm_up + samples
     distributions, most = (bed.calibration.distributions, perturbed) if contest.judged else ((), 0)
-    unannounced = UnannouncedCalls(setup.order, distributions, wanted, most)
-    unannounced_tally = CheckTally(tally.trials)
+    others = PerturbedCalls(setup.order, distributions, wanted, most)
+    others_tally = CheckTally(tally.trials)
     holds = setup.holds and not contest.by_judges_clock
     setup.monitor.begin()
-    while (
-        len(rows) < wanted
-        or unannounced.remain
-        or (len(undisturbed_rows(rows[warm_up:])) < samples and len(rows) < warm_up + _PATIENCE * samples)
-    ):
+    setup.others.begin()
+
+    def needs_more() -> bool:
+        few = len(undisturbed_rows(rows[warm_up:])) < samples and len(rows) < warm_up + _PATIENCE * samples
+        return few and setup.others.is_present()
+
+    while len(rows) < wanted or others.remain or needs_more():
         burst = setup.order.sample(range(bed.slots), min(bed.slots, max(wanted - len(rows), 2)))
-        kinds = {slot: unannounced.next() for slot in burst}
+        kinds = {slot: others.next() for slot in burst}
         for slot, kind in kinds.items():
             bed.draw(slot, kind or OWN)
         taken: dict[int, list[tuple[str, Sequence[torch.Tensor]]]] = {}
@@ -267,31 +272,27 @@ def run_pair(
             bed.release(slot)
             audit = holds and _AUDITED * len(audits) < len(rows) - warm_up
             order = RunKernel(slot, _hold_us(rows[:warm_up], warm_up) if holds and not audit else 0.0)
-            if kind == OWN and not setup.holds:
-                compared = replace(contest, baselines={})
-                row, taken[slot] = _sample(bed, compared, order, setup, unannounced.turns, at_once=True)
-                at_once.append(row)
-                unannounced.repeat_if(any(t.disturbed for t in row.values()))
-                continue
             if kind is not None:
-                _, taken[slot] = _sample(bed, contest.judged_alone(), order, setup, alone_turns, at_once=True)
+                _, taken[slot] = _sample(bed, contest.judged_alone(), order, setup, alone_turns)
                 continue
-            row, taken[slot] = _sample(bed, contest, order, setup, audit_turns if audit else turns, at_once=setup.holds)
+            row, taken[slot] = _sample(bed, contest, order, setup, audit_turns if audit else turns)
             setup.monitor.sample()
             (audits if audit else rows).append(row)
         for slot, copies in taken.items():
             for name, outputs in copies:
+                bed.turn_to(name)
                 try:
                     kind = kinds[slot] or OWN
-                    judge_outputs(bed.check(slot, kind, outputs), tally if kind == OWN else unannounced_tally, kind)
+                    judge_outputs(bed.check(slot, kind, outputs), tally if kind == OWN else others_tally, kind)
                 except TrialFailed as failed:
                     wrong = name if failed.failure.kind is FailureKind.MISMATCH else KERNEL
                     failed.at_fault = _find_culprit(bed, contest, slot) or wrong
                     raise
+    if not setup.others.is_present():
+        rows = without_marks(rows)
     found = replace(
         pair_times(rows[warm_up:], samples),
         audits=columns(audits),
-        at_once=columns(at_once),
         conditions=setup.monitor.end(),
         on_gpu=setup.holds,
     )
@@ -304,6 +305,7 @@ def _find_culprit(bed: TestBed, contest: Contestants, slot: int) -> str:
     Memory is checked after all calls, and an input modified by one kernel makes the next one's outputs wrong.
     """
     for name, runner in contest.judged.items():
+        bed.turn_to(name)
         for _ in range(_ALONE if len(contest.judged) > 1 else 0):
             bed.draw(slot)
             bed.release(slot)
@@ -334,7 +336,7 @@ def _hold_us(warm_ups: Sequence[Mapping[str, Timing]], wanted: int) -> float:
 
 
 def _sample(
-    bed: TestBed, contest: Contestants, order: RunKernel, setup: PairSetup, turns: CallOrder, *, at_once: bool
+    bed: TestBed, contest: Contestants, order: RunKernel, setup: PairSetup, turns: CallOrder
 ) -> tuple[dict[str, Timing], list[tuple[str, Sequence[torch.Tensor]]]]:
     """Call everyone once on one slot: timings, and copies of judged outputs taken before they can change."""
     row: dict[str, Timing] = {}
@@ -343,6 +345,7 @@ def _sample(
     for name in turns.next(everyone):
         runner = everyone[name]
         judged = name in contest.judged
+        bed.turn_to(name)
         if judged:
             bed.poison(order.slot)
         contention = setup.contention.for_process(runner.process)
@@ -350,7 +353,7 @@ def _sample(
             if setup.holds and contest.by_judges_clock:
                 timing = _gated(bed, runner, order.slot, setup, judged=judged)
             else:
-                timing = _plain(bed, runner, order, setup, contention, judged=judged, at_once=at_once)
+                timing = _plain(bed, runner, order, setup, contention, judged=judged)
         disturbed = contention.disturbed(timing.wall_us)
         row[name] = replace(timing, disturbed=disturbed, after_us=setup.probe())
         if judged:
@@ -362,15 +365,13 @@ def _sample(
 
 
 def _plain(
-    bed: TestBed, runner: RunnerClient, order: RunKernel, setup: PairSetup, contention: ContentionMonitor, *, judged: bool,
-    at_once: bool,
-) -> Timing:  # fmt: skip
+    bed: TestBed, runner: RunnerClient, order: RunKernel, setup: PairSetup, contention: ContentionMonitor, *, judged: bool
+) -> Timing:
+    bed.renew(order.slot)
     watch = bed.watch(order.slot) if judged else None
     bed.settle()
     setup.flush()
-    if watch is None:
-        return runner.call(order, (contention,), at_once=at_once)
-    return _watched(bed, watch, runner, order, contention, at_once=at_once)
+    return runner.call(order, (contention,)) if watch is None else _watched(bed, watch, runner, order, contention)
 
 
 def _gated(bed: TestBed, runner: RunnerClient, slot: int, setup: PairSetup, *, judged: bool) -> Timing:

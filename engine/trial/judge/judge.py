@@ -26,7 +26,7 @@ from engine.domain.regimes import Regime
 from engine.problem.reference import Reference
 from engine.trial.judge import conditions, devices, roofline, stopping
 from engine.trial.judge.constant_weights import ConstantWeights
-from engine.trial.judge.contention import ContentionMonitor
+from engine.trial.judge.contention import ContentionMonitor, OtherWork
 from engine.trial.judge.interleaving import HOT, CacheFlush, Contestants, PairSetup, Probe
 from engine.trial.judge.memory_room import needs_of
 from engine.trial.judge.process_pairs import ProcessPairs
@@ -79,6 +79,7 @@ class Judge:
         setup = PairSetup(
             CacheFlush(opened.device if opened.cold else HOT, self.device.cache_bytes),
             ContentionMonitor(opened.device),
+            OtherWork(opened.device, alone=supervisor is not None),
             random.SystemRandom(),
             Probe(opened.device),
             holds=self.device.kind == "cuda",
@@ -97,7 +98,7 @@ class Judge:
             self._pool.close()
             raise
         self._process_pairs = ProcessPairs(self._trials, self._pool, self._weights, self._bounds, self._turn)
-        self._sustained = SustainedSuite(self._trials, opened.baseline, self._process_pairs.take)
+        self._sustained = SustainedSuite(self._trials, opened.baseline, self._process_pairs.take, self._weights)
         self._keeps_beds: bool | None = None
 
     @property
@@ -238,7 +239,8 @@ class Judge:
         parts: dict[str, Measurement] = {}
         for trial, own in zip(self._trials, pairs, strict=True):
             interleaved = {name: trial.ratio(own, name) for name in trial.baselines.interleaved}
-            parts[trial.name] = trial.measurement("precise", own, trial.baselines.over_all(interleaved))
+            found = trial.measurement("precise", own, trial.baselines.over_all(interleaved))
+            parts[trial.name] = self._weights.marked(found, candidate)
         common = [n for n in self._trials[0].baselines.interleaved if all(n in t.baselines.interleaved for t in self._trials)]
         whole = suite.measurement(parts, {name: self._mean_ratio(pairs, name) for name in common})
         evidence = self._evidence([t.report.evidence(own) for t, own in zip(self._trials, pairs, strict=True)])
@@ -264,7 +266,9 @@ class Judge:
             return self._sustained.versus(candidate, other, say, bounds)
         pairs = self._pairs(candidate, say, other, bounds)
         parts = {
-            trial.name: trial.measurement("precise", own, {OTHER: trial.ratio(own, OTHER)})
+            trial.name: self._weights.marked(
+                trial.measurement("precise", own, {OTHER: trial.ratio(own, OTHER)}), candidate, other
+            )
             for trial, own in zip(self._trials, pairs, strict=True)
         }
         return MeasureReply(suite.measurement(parts, {OTHER: self._mean_ratio(pairs, OTHER)}), self._raw(pairs))

@@ -25,8 +25,6 @@ class MeasurementReport:
     measure_peaks_again: Callable[[], None]
     cold: bool
     confined: bool
-    members: int = 1
-    """Workloads of the suite."""
 
     def doubts(self, pairs: Sequence[PairTimes], *, sure: bool = False) -> tuple[str, ...]:
         """Doubts about the kernel's times; ``sure``: only those that noise cannot explain.
@@ -35,9 +33,7 @@ class MeasurementReport:
         """
         if self.device.kind == "cpu" and self._is_impossible(pairs):
             self.measure_peaks_again()
-        found = plausibility.timing_doubts(
-            pairs, self.signature, self.peaks(), self.device, cold=self.cold, sure=sure, members=self.members
-        )
+        found = plausibility.timing_doubts(pairs, self.signature, self.peaks(), self.device, cold=self.cold, sure=sure)
         return found if sure or any(pair.calm for pair in pairs) else (*found, NO_CALM_PAIR)
 
     def _is_impossible(self, pairs: Sequence[PairTimes]) -> bool:

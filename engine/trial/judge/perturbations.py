@@ -125,6 +125,26 @@ def _with_zeros(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     return _replace_some(tensor, rng, zeros)
 
 
+def _with_zero_slices(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
+    """About a third of the rows along the last dimension are all zero, and a third of the places of a random dimension.
+
+    A norm, a variance or a sum of such a slice is zero: an epsilon that is left out shows. Of each, one at least is zero and
+    one is not.
+    """
+    if not tensor.numel() or not tensor.dim():
+        return tensor
+    places = rng.randrange(tensor.dim())
+    generator = torch.Generator(tensor.device).manual_seed(rng.getrandbits(62))
+    for shape in ([*tensor.shape[:-1], 1], [n if d == places else 1 for d, n in enumerate(tensor.shape)]):
+        kept = torch.rand(shape, generator=generator, device=tensor.device) >= 1 / 3
+        count, flat = kept.numel(), kept.view(-1)
+        zero = rng.randrange(count)
+        flat[zero] = False
+        flat[(zero + 1) % count] = True
+        tensor.mul_(kept.to(tensor.dtype))
+    return tensor
+
+
 def _with_denormals(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     """A random third of the elements lie below the smallest normal number."""
     smallest = torch.finfo(tensor.dtype).smallest_normal
@@ -161,6 +181,7 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers by their bytes: some types of one byte have no indexing of their own."""
 
 
+ZERO_SLICES = "zero slices"
 INFINITIES, NANS = "infinities", "NaN"
 SPECIAL = (INFINITIES, NANS)
 """Distributions with infinite or NaN elements."""
@@ -182,6 +203,7 @@ PERTURBATIONS: dict[str, Change] = {
     "few": _with_few_outliers,
     "ties": _tied,
     "zeros": _with_zeros,
+    ZERO_SLICES: _with_zero_slices,
     "denormals": _with_denormals,
     INFINITIES: _with_infinities,
     NANS: _with_nans,
@@ -189,7 +211,7 @@ PERTURBATIONS: dict[str, Change] = {
 """Name → change applied to every floating-point input."""
 WIDE_ONLY = ("raised", "sunk", "edges", "outliers", "few")
 """Not for half precision: 1000 + x loses x, and 1000² overflows."""
-TYING = ("ties", "zeros")
+TYING = ("ties", "zeros", ZERO_SLICES)
 """Many elements are equal."""
 
 

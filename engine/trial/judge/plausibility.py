@@ -13,7 +13,7 @@ from engine.domain import stats
 from engine.domain.model import Device, Interval, Signature, Verification
 from engine.domain.preparation import Peaks
 from engine.trial.judge import roofline
-from engine.trial.judge.timing import NULL, PairTimes, ahead_of_order, hidden_us
+from engine.trial.judge.timing import NULL, PairTimes, hidden_us
 
 _PLAUSIBLE = 0.8
 """A time whose whole interval is below this share of the roofline floor is impossible: faster than 1.25 times SOL."""
@@ -24,27 +24,15 @@ _BLATANT_US, _BLATANT_SHARE = 300.0, 0.5
 _RESOLVED_TIMES, _RESOLVED_US = 20.0, 1000.0
 """A time is resolved if its interval, with the error of what was subtracted, ends below this multiple of it, or no more than so
 many microseconds above it."""
-_FEWEST_AHEAD, _FEWEST_AHEAD_IN_SUITE = 2, 4
-"""Undisturbed unannounced calls, all of them slow, that other work on the machine cannot explain: of a single workload, and of
-each member of a suite, where every member is a chance for noise."""
-_AWAKE_US, _AWAKE_SHARE = 3000.0, 0.1
-"""Allowed time between resumption and order: OpenMP threads spin after they are resumed, and on few cores the judge waits."""
-_LONG_AWAKE_US = 15_000.0
-"""Time between resumption and order, beyond the whole claim, that noise cannot explain. A kernel with hundreds of processes to
-resume can do most of its work in less: it is then not corroborated."""
 _AFTER_TIMES, _AFTER_US = 3.0, 300.0
 _BUSY_SHARE = 0.2
 _BUSY_US = 50.0
 
 
 def timing_doubts(
-    pairs: Sequence[PairTimes], signature: Signature, ceilings: Peaks, device: Device, *, cold: bool, sure: bool = False,
-    members: int = 1,
-) -> tuple[str, ...]:  # fmt: skip
-    """Doubts about the kernel's times in these process pairs; ``sure``: only those that noise cannot explain.
-
-    ``members``: workloads of the suite that the pairs are of.
-    """
+    pairs: Sequence[PairTimes], signature: Signature, ceilings: Peaks, device: Device, *, cold: bool, sure: bool = False
+) -> tuple[str, ...]:
+    """Doubts about the kernel's times in these process pairs; ``sure``: only those that noise cannot explain."""
     times = [t for p in pairs for t in p.kernel]
     counted = stats.median_interval([t.counted_us for t in times])
     unsure_us = _UNSURE * max(p.cost.jitter_us for p in pairs)
@@ -58,22 +46,11 @@ def timing_doubts(
     blatant_us = max(_BLATANT_US, _BLATANT_SHARE * counted.value)
     if claim_counts and hidden_us(pairs) > (blatant_us if sure else 0.0):
         doubts.append("not corroborated: the judge's clock measured more time than the runner claims")
-    ahead = ahead_of_order(pairs)
-    by_chance = ahead.calls < (_FEWEST_AHEAD if members == 1 else _FEWEST_AHEAD_IN_SUITE) or not all(p.calm for p in pairs)
-    if ahead.us > (blatant_us if sure else 0.0) and not (sure and by_chance):
-        doubts.append(f"not corroborated: unannounced calls were {ahead.us:.0f} µs slower than the claim allows")
-    if ahead.unknown and not sure:
-        doubts.append("not corroborated: every unannounced call was disturbed by CPU contention")
     if statistics.median(t.idle_us for t in times) > _BUSY_SHARE * counted.value + _BUSY_US:
         doubts.append("the device was still busy after the kernel's last event")
     after = statistics.median(t.after_us for t in times)
     if after > _AFTER_TIMES * statistics.median(t.after_us for p in pairs for t in p.times[NULL]) + _AFTER_US:
         doubts.append(f"the device was still busy after the reply: the judge's next operation took {after:.0f} µs")
-    awake = statistics.median(t.awake_us for t in times)
-    usual = statistics.median(t.awake_us for p in pairs for t in p.times[NULL])
-    allowed = counted.value + _LONG_AWAKE_US if sure else _AWAKE_SHARE * counted.value + _AWAKE_US
-    if awake > usual + allowed:
-        doubts.append(f"the process ran for {awake:.0f} µs before the call started: it may have worked ahead")
     return tuple(doubts)
 
 

@@ -22,7 +22,7 @@ from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.timing import BY_JUDGES_CLOCK, null_name, path_of
 from engine.trial.messages import ArenaHandle, LoadKernel, RunKernel
-from engine.trial.protocol import Candidate, WorkloadBinary
+from engine.trial.protocol import OTHER, Candidate, WorkloadBinary
 from engine.trial.shared import arena
 
 LOAD_S = 120.0
@@ -96,7 +96,9 @@ class ProcessPool:
         """A fresh runner for a kernel: a prestarted or a new one."""
         if not rival and self._prestarted:
             return self._prestarted.pop()
-        return RunnerClient(self._rival_host if rival else self._candidate_host, seconds=CALL_S)
+        if rival:
+            return RunnerClient(self._rival_host, seconds=CALL_S, party=OTHER)
+        return RunnerClient(self._candidate_host, seconds=CALL_S)
 
     def baselines(self, bed: TestBed, names: Sequence[str], pair: int) -> dict[str, RunnerClient]:
         """The baselines' runners of one pair, by name; started at first use and kept for the pairs of later kernels.
@@ -239,14 +241,14 @@ class ProcessPool:
         return runner.gate.handle()
 
     def _load(self, runner: RunnerClient, bed: TestBed, *, contract: str, **more: Any) -> tuple[LoadKernel, list[int]]:
-        (inputs, input_fds), (outputs, output_fds) = bed.handles()
+        copies_outputs = self._copies_outputs(bed)
+        (inputs, input_fds), (outputs, output_fds) = bed.handles(runner.party, copies_outputs=copies_outputs)
         gate, gate_fds = self._gate(runner, contract)
         load = LoadKernel(
             contract=contract, gate=gate, device=self._device.label,
             slots=bed.layout.slots, inputs=inputs, outputs=outputs, threads=self._device.units,
             init_seed=bed.init_seed, varied_constants=bed.varied_constants, stateful=bed.reference.stateful,
-            copies_inputs=bed.reference.changes_inputs,
-            copies_outputs=self._copies_outputs(bed), cold=self._cold, stopwatch=self._stopwatch(),
+            copies_outputs=copies_outputs, cold=self._cold, stopwatch=self._stopwatch(),
             warm_bytes=self._warm_bytes, **more,
         )  # fmt: skip
         return load, [*input_fds, *output_fds, *gate_fds]

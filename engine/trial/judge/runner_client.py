@@ -21,6 +21,8 @@ from engine.trial.judge.gate import ARMING_S, DeviceGate, DeviceOutputs, Segment
 from engine.trial.judge.held_outputs import HeldOutputs
 from engine.trial.judge.host_client import Host, RunnerHandle
 from engine.trial.judge.runner_memory import Outputs, RunnerMemory
+from engine.trial.judge.timing import KERNEL
+from engine.trial.judge.written_memory import TRUSTED
 from engine.trial.messages import (
     Armed,
     ClaimedTimes,
@@ -71,9 +73,10 @@ def blaming(name: str) -> Iterator[None]:
 class RunnerClient:
     """A runner from fork to end. Use it as a context manager: the process is always reaped."""
 
-    def __init__(self, host: Host, *, seconds: float, trusted: bool = False) -> None:
+    def __init__(self, host: Host, *, seconds: float, trusted: bool = False, party: str = KERNEL) -> None:
         """``seconds``: time limit of a call. ``trusted``: its faults are the machine's or the reference's; it is frozen between
-        calls like any other, and all start a call in the same state."""
+        calls like any other, and all start a call in the same state. ``party``: whose memory a kernel writes."""
+        self.party = TRUSTED if trusted else party
         self._host = host
         self._seconds = seconds
         self._trusted = trusted
@@ -156,32 +159,18 @@ class RunnerClient:
             raise self._out_of_turn()
         self.unmatched = reply.unmatched
 
-    def call(
-        self, order: RunKernel, hooks: Sequence[CallHook] = (), *, at_once: bool = True, during: During | None = None
-    ) -> Timing:
-        """Thaw, run the kernel as ordered, freeze. Raises TrialFailed.
+    def call(self, order: RunKernel, hooks: Sequence[CallHook] = (), *, during: During | None = None) -> Timing:
+        """Run the kernel as ordered, freeze. ``during`` is done meanwhile. Raises TrialFailed.
 
-        ``at_once``: the order is sent before the runner is resumed, which leaves no time to work ahead (if its pid here is
-        known). Otherwise it is resumed first, and its threads have settled when the order arrives. ``during``
-        is done meanwhile.
+        The order is sent before the runner is resumed: none of its processes runs before its time is taken.
         """
         assert self._runner is not None
         if self._runner.channel.waiting():
             raise self._out_of_turn()
-        local_pid = self._runner.local_pid if at_once else None
-        awake = time.perf_counter_ns()
-        if local_pid is None:
-            self.thaw()
         for hook in hooks:
             hook.before()
         start = time.perf_counter_ns()
-        try:
-            self._runner.channel.send_order(replace(order, holding=self.held.holding))
-        except ChannelClosed:
-            self._dead("before the call")
-        if local_pid is not None:
-            awake = start
-            self._wake(local_pid)
+        self._order(order)
         if during is not None and not self._runner.channel.waiting(during.after_s):
             during.act()
         # A module may report memory: its calls that are not gated are bursts, be it of one call.
@@ -191,7 +180,19 @@ class RunnerClient:
         self.delivered = self._delivered(reply)
         for hook in reversed(hooks):
             hook.after()
-        return self._ended(reply, wall, (start - awake) / 1e3)
+        return self._ended(reply, wall)
+
+    def _order(self, order: RunKernel) -> None:
+        """Send an order, then resume the runner. Raises TrialFailed."""
+        assert self._runner is not None
+        try:
+            self._runner.channel.send_order(replace(order, holding=self.held.holding))
+        except ChannelClosed:
+            self._dead("before the call")
+        if self._runner.local_pid is None:
+            self.thaw()
+        else:
+            self._wake(self._runner.local_pid)
 
     def gated_call(self, slot: int, release: Callable[[], None], hook: CallHook | None) -> Timing:
         """The same on a GPU, with the gate: ``release`` enqueues inputs and cache flush. Raises TrialFailed."""
@@ -202,14 +203,7 @@ class RunnerClient:
             raise self._out_of_turn()
         gate.number += 1
         self.delivered = None
-        if self._runner.local_pid is None:
-            self.thaw()
-        try:
-            channel.send_order(RunKernel(slot, gate=gate.number, holding=self.held.holding))
-        except ChannelClosed:
-            self._dead("before the call")
-        if self._runner.local_pid is not None:
-            self._wake(self._runner.local_pid)
+        self._order(RunKernel(slot, gate=gate.number))
         early = self._until_armed()
         if isinstance(early, Fault):
             self._fault(early)
@@ -234,7 +228,7 @@ class RunnerClient:
         if not ended:
             self.close()
             raise self._failed(FailureKind.REJECTED, "the runner replied and the device has not reported the end of the call")
-        return self._ended(reply, gate.device_us(until_reply=not armed), 0.0)
+        return self._ended(reply, gate.device_us(until_reply=not armed))
 
     def _gated_reply(self, deadline: float) -> RunnerReply:
         while isinstance(reply := self._next_reply(max(0.0, deadline - time.monotonic())), Armed | None):
@@ -270,7 +264,7 @@ class RunnerClient:
         close_descriptors(fds)
         return reply  # type: ignore[no-any-return]
 
-    def _ended(self, reply: RunnerReply, wall: float, awake: float) -> Timing:
+    def _ended(self, reply: RunnerReply, wall: float) -> Timing:
         """Freeze; the times of the call. Raises TrialFailed."""
         if isinstance(reply, Fault):
             self._fault(reply)
@@ -278,7 +272,7 @@ class RunnerClient:
             raise self._out_of_turn()
         self._has_children = self._stop()
         self.has_run = True
-        return self._timing(reply, wall, awake)
+        return self._timing(reply, wall)
 
     def _delivered(self, reply: RunnerReply) -> Outputs | None:
         if not isinstance(reply, ClaimedTimes) or not reply.outputs:
@@ -301,10 +295,10 @@ class RunnerClient:
             raise self._failed(FailureKind.REJECTED, "one of its processes kept running while the sandbox was frozen")
         return found is not None and found.children
 
-    def _timing(self, reply: ClaimedTimes, wall: float, awake: float) -> Timing:
+    def _timing(self, reply: ClaimedTimes, wall: float) -> Timing:
         if flaw := claim_flaw(reply, wall, trusted=self._trusted):
             raise self._failed(FailureKind.REJECTED, flaw)
-        return Timing(reply.device_us, wall, reply.idle_us, awake_us=awake, enqueue_us=reply.enqueue_us, held=reply.held)
+        return Timing(reply.device_us, wall, reply.idle_us, enqueue_us=reply.enqueue_us, held=reply.held)
 
     @property
     def process(self) -> int | None:

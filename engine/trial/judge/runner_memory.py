@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -29,9 +29,19 @@ class Outputs(Protocol):
     @property
     def addresses(self) -> tuple[int, ...]: ...
 
+    def of_call(self, call: int, calls: int) -> Outputs: ...
+
     def copy_to(self, output: int, target: torch.Tensor) -> None: ...
 
     def elements(self, output: int, where: torch.Tensor, words: torch.Tensor) -> torch.Tensor: ...
+
+
+def addresses_of_call(addresses: tuple[int, ...], call: int, calls: int) -> tuple[int, ...]:
+    """One call's share of the addresses that a burst reported, those of its last ``calls`` calls in order. Raises OSError."""
+    each, surplus = divmod(len(addresses), calls)
+    if surplus:
+        raise OSError(0, f"{len(addresses)} outputs of {calls} calls")
+    return addresses[call * each : (call + 1) * each]
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -44,6 +54,10 @@ class RunnerMemory:
 
     process: int
     addresses: tuple[int, ...]
+
+    def of_call(self, call: int, calls: int) -> RunnerMemory:
+        """Those of one call of a burst; these are of ``calls`` calls."""
+        return replace(self, addresses=addresses_of_call(self.addresses, call, calls))
 
     def copy_to(self, output: int, target: torch.Tensor) -> None:
         """Copy the output to ``target``, bytes of the same size. Raises OSError."""

@@ -1,9 +1,13 @@
 """The sustained regime: calls back to back over rotating operands, in turns A-B-B-A of baseline and kernel. Imports torch.
 
-Fresh inputs are drawn for a process pair; every contestant gets them. In each turn the outputs of two calls are checked: one of
-the burst on fresh inputs, one of the last burst. Before each burst that counts a few elements of the inputs are swapped: a
-kernel that knows inputs by samples, and leaves or copies an earlier output, is wrong. What one that reads them all could gain
-by reusing earlier results shows between the two bursts (``sustained_times.skipped_work``).
+On a CPU no call that counts gets inputs that its process has seen: before each burst that counts they are drawn again, a burst
+has at most as many calls as there are slots, and one call of each, drawn when it has ended, is checked. Reusing earlier results
+and leaving calls out gain nothing.
+
+On a GPU a burst must last longer, for the power limit to settle, and inputs come back. In each turn the outputs of two calls
+are checked: one of the burst on fresh inputs, one of the last burst. Before each burst that counts a few elements of the inputs
+are swapped: a kernel that knows inputs by samples, and leaves or copies an earlier output, is wrong. What one that reads them
+all could gain by reusing earlier results shows between the two bursts (``sustained_times.skipped_work``).
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from engine.trial.judge.interleaving import (
     PairSetup,
     judge_outputs,
     receive_delivered,
+    still_written,
     unreadable_outputs_fail,
 )
 from engine.trial.judge.perturbations import OWN
@@ -29,6 +34,7 @@ from engine.trial.judge.runner_client import RunnerClient, blaming
 from engine.trial.judge.sustained_times import Burst, ContestantTurn, Pace, SustainedPair, is_steady
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.timing import NULL
+from engine.trial.judge.watch import Watch
 from engine.trial.messages import RunKernel
 
 _TURNS = 2
@@ -70,21 +76,20 @@ class SustainedTrial:
     def _empty_call_us(self) -> float:
         """What an order and its reply take beside the calls, by the judge's clock."""
         null = self._contest.nulls[NULL]
-        timings = [null.call(RunKernel(0, calls=2), at_once=self._setup.holds) for _ in range(_NULL_CALLS)]
+        timings = [null.call(RunKernel(0, calls=2)) for _ in range(_NULL_CALLS)]
         return statistics.median(t.wall_us - (0.0 if self._setup.holds else t.claimed_us) for t in timings)
 
     def _turn(self, name: str, runner: RunnerClient, *, last: bool) -> ContestantTurn:
         judged = name in self._contest.judged
         bed, pace, first = self._bed, self._pace, self._rng.randrange(self._bed.slots)
+        bed.turn_to(name)
         for slot in range(bed.slots) if judged else ():
             bed.poison(slot)
         bed.settle()
         rough, _ = self._burst(runner, first, _ROUGH)
         self._draw_again(first, _ROUGH)
         few = max(1, min(bed.slots, pace.calls(rough)))
-        fresh, _ = self._burst(runner, first, few)
-        if judged:
-            self._check(name, runner, first, few)
+        fresh, _ = self._burst(runner, first, few, checked=judged)
         calls = pace.calls(fresh)
         before: list[Burst] = []
         most = pace.within(pace.most, fresh.most_us * calls)
@@ -92,33 +97,52 @@ class SustainedTrial:
             before.append(self._burst(runner, first, calls)[0])
             calls = pace.calls(before[-1])
         settled = is_steady([one.call_us for one in before], pace) or most < pace.least
-        counted: list[Burst] = []
-        readings: list[UnderLoad] = []
-        for _ in range(pace.within(pace.counted, before[-1].wall_us)):
-            self._swap_elements()
-            burst, reading = self._burst(runner, first, calls, before[-1].wall_us)
-            counted.append(burst)
-            readings += [reading] if reading is not None else []
-        if judged:
-            self._check(name, runner, first, calls)
-        late = self._late(name, runner, first, few) if last else None
-        return ContestantTurn(fresh, tuple(counted), len(before), settled, tuple(readings), late)
+        wanted = pace.within(pace.counted, before[-1].wall_us)
+        if not pace.repeats:
+            few = min(calls, bed.slots)
+            counted = tuple(self._fresh(runner, first, few, judged=judged) for _ in range(wanted))
+            return ContestantTurn(fresh, counted, len(before), settled)
+        found = [self._again(runner, first, calls, before[-1].wall_us, judged and n == wanted) for n in range(1, wanted + 1)]
+        late = self._fresh(runner, first, few, judged=judged) if last else None
+        readings = tuple(reading for _, reading in found if reading is not None)
+        return ContestantTurn(fresh, tuple(burst for burst, _ in found), len(before), settled, readings, late)
 
-    def _late(self, name: str, runner: RunnerClient, first: int, calls: int) -> Burst:
-        """Calls on inputs drawn again, while the clock is still that of the bursts. Raises TrialFailed."""
-        judged = name in self._contest.judged
-        self._draw_again(first, calls)
-        for slot in range(self._bed.slots) if judged else ():
+    def _fresh(self, runner: RunnerClient, first: int, calls: int, *, judged: bool) -> Burst:
+        """Calls on inputs that the process has not seen, of which one is checked. Raises TrialFailed.
+
+        Those of a baseline, which is trusted, may be released again: its caches are then as a judged kernel's.
+        """
+        if judged or self._pace.repeats:
+            self._draw_again(first, calls)
+        else:
+            self._release_again(first, calls)
+        for slot in self._slots(first, calls) if judged else ():
             self._bed.poison(slot)
         self._bed.settle()
-        burst, _ = self._burst(runner, first, calls)
-        if judged:
-            self._check(name, runner, first, calls)
+        burst, _ = self._burst(runner, first, calls, checked=judged)
         return burst
+
+    def _again(
+        self, runner: RunnerClient, first: int, calls: int, expected_us: float, checked: bool
+    ) -> tuple[Burst, UnderLoad | None]:
+        """Calls on inputs of the bursts before, but for a few elements."""
+        self._swap_elements()
+        return self._burst(runner, first, calls, expected_us, checked=checked)
+
+    def _slots(self, first: int, calls: int) -> list[int]:
+        """The slots of the last calls of a burst, each slot once, in the order of these calls."""
+        last = min(calls, self._bed.slots)
+        return [(first + call) % self._bed.slots for call in range(calls - last, calls)]
+
+    def _release_again(self, first: int, calls: int) -> None:
+        """The same inputs again for the slots of so many calls."""
+        for slot in self._slots(first, calls):
+            self._bed.release(slot)
+            self._bed.let_go(slot)
 
     def _draw_again(self, first: int, calls: int) -> None:
         """New inputs for the slots of so many calls."""
-        for slot in {(first + call) % self._bed.slots for call in range(calls)}:
+        for slot in self._slots(first, calls):
             self._bed.refill(slot)
             self._bed.let_go(slot)
         self._bed.settle()
@@ -132,24 +156,34 @@ class SustainedTrial:
             self._bed.swap_elements(slot)
         self._bed.settle()
 
-    def _burst(self, runner: RunnerClient, first: int, calls: int, expected_us: float = 0.0) -> tuple[Burst, UnderLoad | None]:
-        """One burst, with a reading of the device halfway through where its duration is known."""
+    def _burst(
+        self, runner: RunnerClient, first: int, calls: int, expected_us: float = 0.0, *, checked: bool = False
+    ) -> tuple[Burst, UnderLoad | None]:
+        """One burst, with a reading of the device halfway through where its duration is known.
+
+        ``checked``: the outputs of one of its calls are. Raises TrialFailed.
+        """
         found: list[UnderLoad | None] = []
         on_gpu = self._setup.holds
         during = During(_READ_AT * expected_us / 1e6, lambda: found.append(self._setup.monitor.under_load()))
         contention = self._setup.contention.for_process(runner.process)
-        hooks: Sequence[CallHook] = () if on_gpu else (contention,)
+        slots = self._slots(first, calls)
+        watch = self._bed.watch(*slots).of_runner(lambda: runner.delivered)
+        hooks: Sequence[CallHook] = () if on_gpu else (contention, watch) if checked else (contention,)
         order = RunKernel(first % self._bed.slots, calls=calls)
-        timing = runner.call(order, hooks, at_once=on_gpu, during=during if on_gpu and expected_us else None)
+        timing = runner.call(order, hooks, during=during if on_gpu and expected_us else None)
         timing = replace(timing, disturbed=not on_gpu and contention.disturbed(timing.wall_us))
+        if checked:
+            self._check(runner, slots, watch if watch in hooks else None)
         return Burst.timed(calls, timing, self._cost_us), next(iter(found), None)
 
-    def _check(self, name: str, runner: RunnerClient, first: int, calls: int) -> None:
-        """Check the outputs of one call of the last burst: of a module the last one's, else of any. Raises TrialFailed."""
-        bed = self._bed
-        slot = (first + calls - 1) % bed.slots
-        if runner.delivered is None and self._contest.contracts.get(name) != "module":
-            slot = (first + self._rng.randrange(min(calls, bed.slots))) % bed.slots
+    def _check(self, runner: RunnerClient, slots: Sequence[int], watch: Watch | None) -> None:
+        """Check the outputs of one call of the last burst, drawn now; ``slots``: those of its calls. Raises TrialFailed."""
+        bed, call = self._bed, self._rng.randrange(len(slots))
         with unreadable_outputs_fail():
-            receive_delivered(bed, runner, slot)
-        judge_outputs(bed.check(slot, OWN, bed.copy_outputs(slot)), self._tally, OWN)
+            if watch is not None and watch.outputs_changed():
+                raise still_written()
+            if runner.delivered is not None:
+                runner.delivered = runner.delivered.of_call(call, len(slots))
+            receive_delivered(bed, runner, slots[call])
+        judge_outputs(bed.check(slots[call], OWN, bed.copy_outputs(slots[call])), self._tally, OWN)

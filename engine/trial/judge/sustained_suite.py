@@ -11,6 +11,7 @@ from engine.domain import stats, suite
 from engine.domain.model import Interval
 from engine.domain.regimes import Regime
 from engine.trial.judge import stopping, sustained_times
+from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.interleaving import Contestants
 from engine.trial.judge.sustained_times import SustainedPair
 from engine.trial.judge.timing import KERNEL
@@ -37,12 +38,13 @@ class SustainedSuite:
     baseline: str
     """The ranking one."""
     take_pairs: TakePairs
+    weights: ConstantWeights
 
     def measure(self, candidate: Candidate, say: Say) -> SustainReply:
         """The speedup over the ranking baseline, until its interval is narrow enough. Raises TrialFailed."""
         pairs = self._pairs({KERNEL: candidate}, say, self.baseline, None)
         each = list(zip(self.trials, pairs, strict=True))
-        parts = {trial.name: trial.sustained(own, self.baseline) for trial, own in each}
+        parts = {trial.name: self.weights.marked(trial.sustained(own, self.baseline), candidate) for trial, own in each}
         whole = suite.sustained(parts, {self.baseline: self._ratio(pairs, self.baseline)})
         evidence = by_workload([trial.name for trial in self.trials], [trial.sustained_evidence(own) for trial, own in each])
         return SustainReply(whole, self._raw(pairs), evidence)
@@ -50,7 +52,10 @@ class SustainedSuite:
     def versus(self, candidate: Candidate, other: Candidate, say: Say, bounds: _Bounds) -> MeasureReply:
         """The speedup of ``candidate`` over ``other``; ``bounds``: those of a race for the lead. Raises TrialFailed."""
         pairs = self._pairs({KERNEL: candidate, OTHER: other}, say, OTHER, bounds)
-        parts = {trial.name: trial.sustained_measurement(own, OTHER) for trial, own in zip(self.trials, pairs, strict=True)}
+        parts = {
+            trial.name: self.weights.marked(trial.sustained_measurement(own, OTHER), candidate, other)
+            for trial, own in zip(self.trials, pairs, strict=True)
+        }
         whole = suite.measurement(parts, {OTHER: self._ratio(pairs, OTHER)})
         return MeasureReply(whole, self._raw(pairs), regime=Regime.SUSTAINED)
 

@@ -1,9 +1,10 @@
 """The times of bursts: calls back to back, by the judge's clock. Pure arithmetic, in microseconds. No torch.
 
 A *burst* is one order for many calls. A *turn* is one contestant's bursts: one on inputs that its process has not seen, then
-until the time of a call has settled, then those that count; in the last turn one more on inputs drawn again. Each contestant
-has two turns in a process pair, A-B-B-A. A burst that counts lasts hundreds of times as long as an order and its reply take, so
-that the judge's clock needs no help of the runner's.
+until the time of a call has settled, then those that count. On a CPU each of these has inputs of its own; on a GPU they come
+back, and in the last turn there is one more burst on inputs drawn again. Each contestant has two turns in a process pair,
+A-B-B-A. A burst lasts many times as long as an order and its reply take, so that the judge's clock needs no help of the
+runner's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -41,6 +42,8 @@ class Pace:
     """Bursts that take longer than this together are fewer, but at least two."""
     steady: float
     """Change of the median, as a share, that counts as settled."""
+    repeats: bool = True
+    """Whether inputs come back in bursts that count. Otherwise these have at most as many calls as there are slots."""
 
     def calls(self, last: Burst) -> int:
         """Calls of the burst after ``last``."""
@@ -53,10 +56,10 @@ class Pace:
     def shared(self, workloads: int) -> Pace:
         """The pace on each workload of a suite."""
         few = max(1, min(workloads, 4))
-        return Pace(self.burst_us / few, self.least, self.most, self.counted, self.budget_us / few, self.steady)
+        return replace(self, burst_us=self.burst_us / few, budget_us=self.budget_us / few)
 
 
-PACES = {"cuda": Pace(40e3, 6, 16, 4, 1e6, 0.004), "cpu": Pace(10e3, 4, 12, 5, 0.3e6, 0.03)}
+PACES = {"cuda": Pace(40e3, 6, 16, 4, 1e6, 0.004), "cpu": Pace(10e3, 4, 12, 5, 0.3e6, 0.03, repeats=False)}
 """A GPU's power limit takes about 0.1 s to lower the clock: at least 0.24 s of load come before the time counts."""
 
 
@@ -94,7 +97,7 @@ class ContestantTurn:
     """One contestant's bursts."""
 
     fresh: Burst
-    """On inputs that its process has not seen, in the first turn."""
+    """On inputs that its process has not seen, before the others."""
     counted: tuple[Burst, ...]
     before: int = 0
     """Bursts until it had settled."""
@@ -121,6 +124,7 @@ class SustainedPair:
     moving_us: float = 0.0
     """The time that the operands of one call take to move at the device's bandwidth; 0 where the caches cannot hold them."""
     on_gpu: bool = False
+    """There inputs come back."""
 
     def log_us(self, name: str) -> float:
         """The logarithm of the time of one call, over the turns."""
@@ -172,10 +176,13 @@ _BLATANT_TIMES = 2.0
 def skipped_work(pairs: Sequence[SustainedPair], *, sure: bool = False) -> str:
     """A doubt if calls on inputs seen before are faster than calls on fresh ones, beyond caches; empty without.
 
-    Calls of a burst come back to the same inputs, and a kernel could then reuse what it has computed. A burst on fresh inputs
-    is short, and may pay for a change of the device's context: as much as the other contestants' bursts do is allowed, within
-    limits. ``sure``: only what noise cannot explain.
+    On a CPU no call that counts is on inputs seen before. On a GPU calls of a burst come back to the same inputs, and a kernel
+    could then reuse what it has computed. A burst on fresh inputs is short, and may pay for a change of the device's context:
+    as much as the other contestants' bursts do is allowed, within limits. ``sure``: only what noise cannot explain.
     """
+    if not pairs[0].on_gpu:
+        undisturbed = sure or any(pair.calm for pair in pairs)
+        return "" if undisturbed else "not corroborated: the bursts of every process pair were disturbed by CPU contention"
     turns = [pair.turns[KERNEL] for pair in pairs]
     early = [own[0].fresh for own in turns]
     late = [turn.late for own in turns for turn in own if turn.late is not None]

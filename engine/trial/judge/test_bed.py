@@ -28,6 +28,7 @@ from engine.trial.judge.perturbations import OWN, perturb, swap_few, with_swaps
 from engine.trial.judge.runner_memory import Outputs
 from engine.trial.judge.tolerance import CheckResult
 from engine.trial.judge.watch import Watch
+from engine.trial.judge.written_memory import WrittenMemory
 from engine.trial.messages import ArenaHandle, Slot
 from engine.trial.shared import arena
 from engine.trial.shared.layout import Layout, nbytes, plan_layout
@@ -83,10 +84,10 @@ class TestBed:
         self._names = output_names(reference)
         self.slots = slots or plan.slots
         self._plan = plan
-        self.layout = plan_layout(self.signature.operands, self.slots)
+        self.layout = plan_layout(self.signature.operands, self.slots, changes_inputs=reference.changes_inputs)
         self._inputs = arena.lend(device.label, self.layout.input_bytes, writable=False)
         try:
-            self._outputs = arena.lend(device.label, self.layout.output_bytes, writable=True)
+            self._written = WrittenMemory(device.label, self.layout.output_bytes, _PATTERN)
         except DeviceError:
             self._inputs.close()
             raise
@@ -98,8 +99,8 @@ class TestBed:
         """The last expected outputs, and the inputs and weights that they belong to."""
         self._poison = [_NAN_BYTES] * self.slots
         self._rng = torch.Generator().manual_seed(fresh_seed())
-        self._guards = _gaps(self.layout, self.layout.output_bytes, read=False)
-        self._input_guards = _gaps(self.layout, self.layout.input_bytes, read=True)
+        self._guards = _gaps(self.layout, self.layout.output_bytes, writable=True)
+        self._input_guards = _gaps(self.layout, self.layout.input_bytes, writable=False)
         self.init_seed = 0
         self._scalar_seed: int | None = None
         self.varied_constants: tuple[tuple[float, int], ...] = ()
@@ -115,8 +116,9 @@ class TestBed:
         ``varied``, parameters and buffers that the constructor fills with one number vary; with ``scalars``, floating-point
         scalars among the arguments of ``forward`` do.
         """
-        for gap in self._guards:
-            self._outputs.raw(*gap).fill_(_PATTERN)
+        for memory in self._written:
+            for gap in self._guards:
+                memory.raw(*gap).fill_(_PATTERN)
         around_inputs = secrets.choice(_POISONS)
         for gap in self._input_guards:
             self._inputs.raw(*gap).fill_(around_inputs)
@@ -128,7 +130,7 @@ class TestBed:
         for row in self.layout.slots:
             held = [s for s in row if s.role in (Role.PARAMETER.value, Role.BUFFER.value)]
             for operand, tensor in zip(held, weights, strict=True):
-                self._inputs.tensor(operand).copy_(tensor)
+                self._tensor(operand).copy_(tensor)
         self.settle()
 
     @property
@@ -136,9 +138,20 @@ class TestBed:
         """Bytes of all operands in all slots."""
         return self.slots * operand_bytes(self.signature.operands)
 
-    def handles(self) -> tuple[tuple[ArenaHandle, Sequence[int]], tuple[ArenaHandle, Sequence[int]]]:
-        """Handles of (inputs, outputs), each with the descriptors to send."""
-        return self._inputs.handle(), self._outputs.handle()
+    def handles(
+        self, party: str, *, copies_outputs: bool
+    ) -> tuple[tuple[ArenaHandle, Sequence[int]], tuple[ArenaHandle, Sequence[int]]]:
+        """Handles of (inputs, outputs) for a runner of this party, each with the descriptors to send."""
+        writes = copies_outputs or self.reference.changes_inputs
+        return self._inputs.handle(), self._written.handle(party, writes=writes)
+
+    def turn_to(self, contestant: str) -> None:
+        """From now on outputs, their poison, and inputs that the reference changes are in this contestant's memory."""
+        self._written.turn_to(contestant)
+
+    @property
+    def _outputs(self) -> arena.Arena:
+        return self._written.now
 
     def draw(self, slot: int, distribution: str = OWN) -> None:
         """Inputs for ``slot`` from a fresh secret seed, in the judge's own memory: drawn now, or when they are needed."""
@@ -179,12 +192,17 @@ class TestBed:
         self._known = None
         arguments = self.reference.arguments(self._model, self._hold(slot))
         for operand, tensor in zip(self._read_slots(slot), arguments, strict=True):
-            self._inputs.tensor(operand).copy_(tensor)
+            self._tensor(operand).copy_(tensor)
 
     def refill(self, slot: int, distribution: str = OWN) -> None:
         """``draw`` and ``release``."""
         self.draw(slot, distribution)
         self.release(slot)
+
+    def renew(self, slot: int) -> None:
+        """Copy the inputs of ``slot`` to lent memory again if the last call may have changed them, as the reference does."""
+        if self.reference.changes_inputs:
+            self.release_inputs(slot)
 
     def swap_elements(self, slot: int) -> None:
         """Swap a few elements of the inputs of ``slot``, which a kernel has seen: one that knows them by samples misses it."""
@@ -194,7 +212,13 @@ class TestBed:
             self._held[slot] = with_swaps(held, (seed,))
         rng = Random(seed)
         for operand in self._input_slots(slot):
-            swap_few(self._inputs.tensor(operand), rng)
+            swap_few(self._tensor(operand), rng)
+
+    def _arena(self, operand: Slot) -> arena.Arena:
+        return self._outputs if operand.writable else self._inputs
+
+    def _tensor(self, operand: Slot) -> torch.Tensor:
+        return self._arena(operand).tensor(operand)
 
     def _read_slots(self, slot: int) -> list[Slot]:
         return [s for s in self.layout.slots[slot] if s.role != Role.OUTPUT.value]
@@ -296,7 +320,9 @@ class TestBed:
         assert self._model is not None
         arguments = self.reference.arguments(self._model, self._given(slot))
         for operand, tensor in zip(self._read_slots(slot), arguments, strict=True):
-            shared = self._inputs.tensor(operand)
+            if operand.writable:
+                continue
+            shared = self._tensor(operand)
             if not torch.equal(as_integers(shared), as_integers(tensor)):
                 return f"changed its {operand.role} {operand.name}"
         return ""
@@ -321,30 +347,25 @@ class TestBed:
                     return f"wrote before the start of its output {operand.name}"
         return "wrote far outside its outputs"
 
-    def watch(self, slot: int) -> Watch:
-        """A watch for one judged call on ``slot``, to be created after ``release``; ``settle`` before the call."""
-        inputs = [self._inputs.tensor(s) for s in self._input_slots(slot)]
-        return Watch(inputs, self.outputs(slot), self._rng)
+    def watch(self, *slots: int) -> Watch:
+        """A watch on the outputs of these slots."""
+        return Watch([output for slot in slots for output in self.outputs(slot)], self._rng)
 
     def withdraw(self, slot: int) -> None:
         """Overwrite the inputs of ``slot`` in lent memory, until ``release_inputs``."""
         self._hold(slot)
         for operand in self._input_slots(slot):
-            self._inputs.raw(operand.offset, operand.offset + operand.nbytes).fill_(_NAN_BYTES)
+            self._arena(operand).raw(operand.offset, operand.offset + operand.nbytes).fill_(_NAN_BYTES)
         self.settle()
 
     def release_inputs(self, slot: int) -> None:
         """Enqueue the copy of the inputs drawn for ``slot`` to lent memory."""
         given = tensors(list(self._given(slot)))
         for operand, tensor in zip(self._input_slots(slot), given, strict=True):
-            self._inputs.tensor(operand).copy_(tensor)
+            self._tensor(operand).copy_(tensor)
 
     def _input_slots(self, slot: int) -> list[Slot]:
         return [s for s in self.layout.slots[slot] if s.role == Role.INPUT.value]
-
-    def read_only_watch(self, slot: int) -> Watch:
-        """A watch that only reads outputs."""
-        return Watch((), self.outputs(slot), self._rng)
 
     def receive(self, slot: int, outputs: Outputs) -> None:
         """Copy a module's outputs to ``slot`` from where it made them; its runner is frozen. Raises OSError."""
@@ -375,7 +396,7 @@ class TestBed:
 
     def close(self) -> None:
         self._inputs.close()
-        self._outputs.close()
+        self._written.close()
 
 
 def _redraws(reference: Reference) -> bool:
@@ -384,9 +405,9 @@ def _redraws(reference: Reference) -> bool:
     return len(one) == len(other) and all(torch.equal(as_integers(a), as_integers(b)) for a, b in zip(one, other, strict=True))
 
 
-def _gaps(layout: Layout, size: int, *, read: bool) -> list[tuple[int, int]]:
-    """The guard regions of the arena of what is read or of the outputs, of all slots: start and end in bytes."""
-    within = [s for row in layout.slots for s in row if (s.role != Role.OUTPUT.value) == read]
+def _gaps(layout: Layout, size: int, *, writable: bool) -> list[tuple[int, int]]:
+    """The guard regions of the arena of what is written or only read, of all slots: start and end in bytes."""
+    within = [s for row in layout.slots for s in row if s.writable == writable]
     starts = [0, *(s.offset + s.nbytes for s in within)]
     ends = [*(s.offset for s in within), size]
     return list(zip(starts, ends, strict=True))

@@ -64,9 +64,6 @@ class PairTimes:
     """Whether there were enough undisturbed calls, and enough undisturbed null calls to compare with."""
     audits: Mapping[str, Sequence[Timing]] = field(default_factory=dict)
     """Calls without a hold: the judge's clock sees everything that a call does. None on a CPU, where no call is held."""
-    at_once: Mapping[str, Sequence[Timing]] = field(default_factory=dict)
-    """Unannounced calls of the judged kernels and the null kernel on the problem's own inputs: the order was sent before they
-    were resumed. None on a GPU, where every call is like that."""
     on_gpu: bool = False
     conditions: PairConditions = PairConditions()  # noqa: RUF009 - frozen
     taken: int = 0
@@ -188,34 +185,9 @@ def undisturbed_rows(rows: Sequence[Mapping[str, Timing]]) -> list[Mapping[str, 
     return [row for row in rows if not any(t.disturbed for name, t in row.items() if not is_null(name))]
 
 
-_AHEAD_SHARE, _AHEAD_US = 0.25, 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class AheadOfOrder:
-    """What the unannounced calls show of work between a kernel's resumption and its order."""
-
-    us: float = 0.0
-    """Time by which the fastest one exceeds what the claim allows; ≤ 0: none."""
-    calls: int = 0
-    """Undisturbed unannounced calls of the kernel."""
-    unknown: bool = False
-    """Whether there were unannounced calls, and none was undisturbed: a kernel can disturb its own."""
-
-
-def ahead_of_order(pairs: Sequence[PairTimes]) -> AheadOfOrder:
-    """How much the fastest unannounced call exceeds what the claim allows.
-
-    Allowed are the null kernel's median, 1.25 times the median claim, and 60 µs. A kernel that works between its resumption and
-    the order cannot do so in an unannounced call, and exceeds this.
-    """
-    kernel, null = ([t for p in pairs for t in p.at_once.get(name, ()) if not t.disturbed] for name in (KERNEL, NULL))
-    null_us = [t.wall_us - t.claimed_us for t in null]
-    if not kernel or not null:
-        return AheadOfOrder(unknown=any(p.at_once for p in pairs))
-    claimed = statistics.median(t.counted_us for p in pairs for t in p.kernel)
-    took = min(t.wall_us for t in kernel) - statistics.median(null_us)
-    return AheadOfOrder(took - ((1 + _AHEAD_SHARE) * claimed + _AHEAD_US), len(kernel))
+def without_marks(rows: Sequence[Mapping[str, Timing]]) -> list[dict[str, Timing]]:
+    """The same rows, none of them disturbed: nothing beside the trial used the cores, and its threads waited for each other."""
+    return [{name: replace(timing, disturbed=False) for name, timing in row.items()} for row in rows]
 
 
 _SHARE = 0.1
@@ -308,11 +280,8 @@ def raw(by_workload: Mapping[str, Sequence[PairTimes]]) -> bytes:
 
 
 def _tables(pairs: Sequence[PairTimes]) -> dict[str, object]:
-    rows, audits, at_once = (
-        [_samples(one) for one in kind]
-        for kind in ([p.times for p in pairs], [p.audits for p in pairs], [p.at_once for p in pairs])
-    )
-    return {"pairs": rows, "audits": audits, "at_once": at_once, "conditions": [pair.conditions for pair in pairs]}
+    rows, audits = ([_samples(one) for one in kind] for kind in ([p.times for p in pairs], [p.audits for p in pairs]))
+    return {"pairs": rows, "audits": audits, "conditions": [pair.conditions for pair in pairs]}
 
 
 def _samples(times: Mapping[str, Sequence[Timing]]) -> dict[str, list[list[float]]]:

@@ -23,6 +23,7 @@ from engine.domain.mismatch import Mismatch
 from engine.domain.model import PrecisionClass
 from engine.domain.preparation import ClassErrors
 from engine.trial.judge import special_values
+from engine.trial.judge.blocks import in_blocks
 from engine.trial.judge.comparison import (
     NO_ERROR,
     Errors,
@@ -36,7 +37,7 @@ from engine.trial.judge.comparison import (
     rounding_errors,
     worst_of,
 )
-from engine.trial.judge.perturbations import OWN, SPECIAL
+from engine.trial.judge.perturbations import OWN, SPECIAL, ZERO_SLICES
 
 POLICIES = ("class", "class:fp32", "class:tf32", "class:half", "crfm", "kernelbench")
 _CRFM = 1e-2
@@ -157,10 +158,12 @@ class ClassPolicy:
         Calibration measures the reference error on a few cases, but it varies by orders of magnitude between cases (nearly tied
         scores, a floor() next to its step). The same multiple of the error on exactly this case is therefore allowed too, and
         the error of plain loops on it.
-        Perturbed inputs on which the reference itself fails are not judged.
+        Perturbed inputs on which the reference itself fails are not judged, such as a division by the norm of zeros.
         """
         if distribution in SPECIAL and case_reference is not None:
             return self._special(outputs, expected, names, distribution, case_reference)
+        if distribution == ZERO_SLICES and not all(map(_is_finite, expected)):
+            return CheckResult(NO_ERROR, passed=True)
         errors = compare(outputs, expected, names)
         if errors.flaw and case_reference is not None and any(map(compared_exactly, outputs)):
             errors = _compare_with_ties(outputs, expected, names, case_reference)
@@ -218,6 +221,11 @@ class ClassPolicy:
             return PrecisionClass.EXACT
         found = strictest_class(errors, self.classes[distribution], self.dtype)
         return self.allowed if found is PrecisionClass.NONE else found
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Whether every element is."""
+    return all(bool(torch.isfinite(block).all()) for (block,) in in_blocks(tensor))
 
 
 def _at_least(limit: ClassErrors, rounding: Errors) -> ClassErrors:

@@ -47,7 +47,7 @@ _JITTER_LIMIT = 1e-2
 _SCREEN_RETRIES = 2
 """Repetitions of a screen that raises doubts."""
 _PERTURBED = 3
-"""Unannounced calls on perturbed inputs per process pair."""
+"""Calls on perturbed inputs per process pair."""
 _LEAST_PERTURBED = 4
 """Perturbed distributions that every workload of a suite is checked on; each distribution is tried on about two of them."""
 
@@ -115,7 +115,7 @@ class WorkloadTrial:
         self.beds = TestBeds(opened, tools.device, self.reference, self.holdouts, processes, tools.pool, calibrations)
         self.baselines = Baselines(opened, tools.device, tools.pool, tools.setup, tools.workloads)
         self.report = MeasurementReport(
-            self.signature, tools.device, tools.peaks, tools.measure_peaks_again, opened.cold, opened.confined, tools.workloads
+            self.signature, tools.device, tools.peaks, tools.measure_peaks_again, opened.cold, opened.confined
         )
 
     @property
@@ -211,7 +211,7 @@ class WorkloadTrial:
         )
         against = self.baselines
         interleaved = {n: stats.block_interval(pair.counted(n), pair.counted(KERNEL)) for n in against.interleaved}
-        screen = self.measurement("screen", [pair], against.over_all(interleaved))
+        screen = weights.marked(self.measurement("screen", [pair], against.over_all(interleaved)), candidate)
         evidence = (*plausibility.verification_doubts(verification), *self.report.evidence([pair]))
         return VerifiedWorkload(verification, screen, pair, evidence)
 
@@ -321,7 +321,7 @@ class WorkloadTrial:
         return self.run_pair(self.bed(), contest, samples, CheckTally())
 
     def run_pair(self, bed: TestBed, contest: Contestants, samples: int, tally: CheckTally) -> PairTimes:
-        """One process pair on this workload; in a suite with fewer unannounced calls."""
+        """One process pair on this workload; in a suite with fewer perturbed calls."""
         perturbed = _PERTURBED if self._tools.workloads == 1 else 1
         return run_pair(bed, contest, samples, self._tools.setup, tally, perturbed)
 
@@ -389,6 +389,8 @@ class WorkloadTrial:
     def _rotation(self) -> str:
         sets = self.bed().slots
         words = f"back to back over {sets} set{'s' if sets > 1 else ''} of operands"
+        if not PACES[self._tools.device.kind].repeats:
+            words = f"{words}, drawn again for every burst"
         return f"{words}, which the caches hold in part" if self._stays_cached() else words
 
 

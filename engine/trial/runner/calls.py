@@ -5,6 +5,7 @@ Imports torch.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -23,6 +24,9 @@ class Launcher(Protocol):
 
     def call(self, order: RunKernel) -> ClaimedTimes | Fault: ...
 
+    def plain_call(self) -> Callable[[int], float] | None:
+        """Calls the kernel once on a slot and returns the microseconds, in a few steps; ``None`` where more is needed."""
+
 
 @dataclass(frozen=True, slots=True)
 class LentOperands:
@@ -33,7 +37,7 @@ class LentOperands:
     outputs: Borrowed
 
     def memory(self, slot: Slot) -> Borrowed:
-        return self.outputs if slot.role == Role.OUTPUT.value else self.inputs
+        return self.outputs if slot.writable else self.inputs
 
     def operands(self, slot: int, *roles: Role) -> list[Slot]:
         wanted = [role.value for role in roles]
@@ -53,6 +57,19 @@ class Timed(Protocol):
     """Runs work once, as the order says, and times it. ``outputs`` gives the addresses of a module's outputs after the work."""
 
     def __call__(self, work: Callable[[], Any], order: RunKernel, outputs: Addresses = ...) -> ClaimedTimes | Fault: ...
+
+
+def timed_plainly(works: Sequence[Callable[[], Any]]) -> Callable[[int], float]:
+    """Does a slot's work and returns the microseconds that it took."""
+    now = time.perf_counter_ns
+
+    def timed(slot: int) -> float:
+        work = works[slot]
+        start = now()
+        work()
+        return (now() - start) / 1e3
+
+    return timed
 
 
 Each = TypeVar("Each")

@@ -12,14 +12,24 @@ import os
 import tarfile
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from engine.trial.messages import Armed, ClaimedTimes, Fault, LoadKernel, RunKernel
 from engine.trial.runner import module_caches
-from engine.trial.runner.calls import Addresses, Launcher, LauncherError, LentOperands, Send, Timed, no_outputs, rotated
+from engine.trial.runner.calls import (
+    Addresses,
+    Launcher,
+    LauncherError,
+    LentOperands,
+    Send,
+    Timed,
+    no_outputs,
+    rotated,
+    timed_plainly,
+)
 from engine.trial.runner.modules import ModuleLauncher, load_baseline, load_module, may_start_threads
 from engine.trial.runner.null_kernel import null_launcher
 from engine.trial.shared.arena import Borrowed
@@ -145,6 +155,11 @@ class HostLauncher:
             return Fault("crashed", f"the CUDA runtime reports: {text}")  # a failed launch wrote nothing
         return called
 
+    def plain_call(self) -> Callable[[int], float] | None:
+        if self._runtime is not None:
+            return None
+        return timed_plainly([partial(self._launch, *arguments) for arguments in self._arguments])
+
 
 def _cuda_runtime() -> ctypes.CDLL | None:
     """The CUDA runtime that torch has loaded, made global: shared objects built with ``-cudart shared`` bind to it."""
@@ -200,3 +215,6 @@ class PlanLauncher:
             return fault
 
         return self._timed(burst if others else one, order)
+
+    def plain_call(self) -> None:
+        """On a GPU there is more to do."""

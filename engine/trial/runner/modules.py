@@ -1,8 +1,8 @@
 """Python modules: a candidate's ``ModelNew``, and the reference itself as a baseline. Imports torch.
 
-A module is called on the lent inputs themselves, which are mapped read-only. Its outputs stay where it made them: on a CPU the
-judge reads them there, once the runner is frozen (where it cannot, they are copied to lent memory); on a GPU they are in memory
-that the judge maps (``module_memory``).
+A module is called on the lent inputs themselves, which are mapped read-only unless the reference changes them. Its outputs stay
+where it made them: on a CPU the judge reads them there, once the runner is frozen (where it cannot, they are copied to lent
+memory); on a GPU they are in memory that the judge maps (``module_memory``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import ctypes
 import linecache
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -162,6 +164,15 @@ def warm_heap(size: int) -> None:
         libc.free(piece)
 
 
+@dataclass(frozen=True, slots=True)
+class _Returned:
+    """What one call returned."""
+
+    outputs: list[Any]
+    copied: Sequence[Any] = ()
+    """What the module itself returned, where some were copied to memory that the judge can read."""
+
+
 class ModuleLauncher:
     """Calls a module on the lent inputs of a slot."""
 
@@ -173,15 +184,15 @@ class ModuleLauncher:
         self._timed = timed
         self._device = load.device
         self._arguments = load.scalars[2] if load.scalars else [["tensor"]] * len(lent.operands(0, Role.INPUT))
+        self._takes_inputs_only = all(mark == ["tensor"] for mark in self._arguments)
         self._is_kernel = load.contract == "module"
         self._delivers = load.contract != "baseline"
         self._copies_outputs = load.copies_outputs
         self._stateful = model if load.stateful and isinstance(model, nn.Module) else None
         self._inputs = [lent.tensors(slot, Role.INPUT) for slot in range(len(lent.slots))]
-        self._private = [torch.empty_like(tensor) for tensor in self._inputs[0]] if load.copies_inputs else []
-        self._returned: list[Any] = []
+        self._returned: deque[_Returned] = deque()
         self._made: list[Any] = []
-        """The last call's outputs, and the copies of those that the judge could not read where they are."""
+        """The last order's outputs, and the copies of those that the judge could not read where they are."""
         self._held: list[Any] = []
         self._memory: ModuleMemory | None = None
         if load.device != "cpu" and send is not None and self._is_kernel:
@@ -193,64 +204,68 @@ class ModuleLauncher:
 
     def call(self, order: RunKernel) -> ClaimedTimes | Fault:
         model = self._model
-        rows = {slot: decode_call(self._arguments, self._given(slot)) for slot in set(rotated(range(len(self._inputs)), order))}
+        slots = [order.slot] if order.calls == 1 else rotated(range(len(self._inputs)), order)
+        rows = {slot: self._given(slot) for slot in dict.fromkeys(slots)}
         self._held = (self._held or self._made) if order.holding else []
         self._made = []
-        returned: list[Any] = []
-        self._returned = returned
         if self._stateful is not None:
             _take(self._stateful, self._lent, Role.BUFFER)
-
-        made: list[Any] = []
+        # Those of the last calls of a burst, one for each slot: its caller may look at all of them.
+        kept: deque[_Returned] = deque(maxlen=len(self._inputs))
+        self._returned = kept
 
         def once(arguments: Any) -> None:
             if self._memory is None:
-                returned.extend(dense(leaf) for leaf in flattened(model(*arguments)))
+                kept.append(_Returned([dense(leaf) for leaf in flattened(model(*arguments))]))
                 return
             with self._memory.in_use():
-                made.extend(dense(leaf) for leaf in flattened(model(*arguments)))
-                returned.extend(map(self._memory.held, made))
-
-        one, *others = (rows[slot] for slot in rotated(range(len(self._inputs)), order))
+                made = [dense(leaf) for leaf in flattened(model(*arguments))]
+                kept.append(_Returned([*map(self._memory.held, made)], made))
 
         def work() -> None:
-            once(one)
-            for arguments in others:
-                made.clear()
-                returned.clear()
-                once(arguments)
+            for slot in slots:
+                once(rows[slot])
 
         def addresses() -> tuple[int, ...]:
-            return tuple(t.data_ptr() for t in returned if isinstance(t, torch.Tensor)) if self._memory is not None else ()
+            if self._memory is None:
+                return ()
+            return tuple(t.data_ptr() for t in kept[-1].outputs if isinstance(t, torch.Tensor))
 
         with torch.no_grad():
             called = self._timed(work, order, addresses)
             if isinstance(called, Fault) or not self._delivers:
                 return called
-            last = (order.slot + order.calls - 1) % len(self._inputs)
-            outputs = self._lent.operands(last, Role.OUTPUT)
-            if len(returned) != len(outputs):
-                return Fault("mismatch", f"returned {len(returned)} tensors instead of {len(outputs)}")
-            returned[:] = [
-                checked_output(self._as_tensor(value), operand, self._device)
-                for operand, value in zip(outputs, returned, strict=True)
-            ]
-            self._made = [*made, *returned]
-            if self._is_kernel and self._reuses_held_memory(self._made, last):
-                return Fault("rejected", "returned the memory of an earlier call's output, which its caller may still hold")
-            if not self._copies_outputs:
-                return msgspec.structs.replace(called, outputs=tuple(value.data_ptr() for value in returned))
-            for operand, value in zip(outputs, returned, strict=True):
-                self._lent.outputs.tensor(operand).copy_(value)
-            if self._device != "cpu":
-                torch.cuda.synchronize()
+            return self._delivered(called, order, kept)
+
+    def plain_call(self) -> None:
+        """A module's outputs are checked."""
+
+    def _delivered(self, called: ClaimedTimes, order: RunKernel, kept: Sequence[_Returned]) -> ClaimedTimes | Fault:
+        """The reply with the outputs of the last calls, which are checked and, where the judge cannot read them, copied."""
+        slots = [(order.slot + order.calls - 1 - back) % len(self._inputs) for back in reversed(range(len(kept)))]
+        outputs: list[torch.Tensor] = []
+        for slot, returned in zip(slots, kept, strict=True):
+            expected = self._lent.operands(slot, Role.OUTPUT)
+            if len(returned.outputs) != len(expected):
+                return Fault("mismatch", f"returned {len(returned.outputs)} tensors instead of {len(expected)}")
+            for operand, value in zip(expected, returned.outputs, strict=True):
+                outputs.append(checked_output(self._as_tensor(value), operand, self._device))
+                if self._copies_outputs:
+                    self._lent.outputs.tensor(operand).copy_(outputs[-1])
+        # The very objects too: a module may count references to its outputs before it uses their memory again.
+        self._made = [*(value for returned in kept for value in (*returned.copied, *returned.outputs)), *outputs]
+        if self._is_kernel and self._reuses_held_memory(self._made, slots[-1]):
+            return Fault("rejected", "returned the memory of an earlier call's output, which its caller may still hold")
+        if not self._copies_outputs:
+            return msgspec.structs.replace(called, outputs=tuple(value.data_ptr() for value in outputs))
+        if self._device != "cpu":
+            torch.cuda.synchronize()
         return called
 
-    def _given(self, slot: int) -> list[torch.Tensor]:
-        """The lent inputs as fresh tensor objects, or private copies for a reference that changes its inputs."""
-        for mine, lent in zip(self._private, self._inputs[slot], strict=False):
-            mine.copy_(lent)
-        return self._private or [tensor.detach() for tensor in self._inputs[slot]]
+    def _given(self, slot: int) -> list[Any]:
+        """The arguments of a call: the lent inputs as fresh tensor objects, with what else it takes."""
+        inputs = [tensor.detach() for tensor in self._inputs[slot]]
+        return inputs if self._takes_inputs_only else decode_call(self._arguments, inputs)
 
     def _as_tensor(self, value: Any) -> Any:
         """A number as a 0-dim tensor, as the reference's outputs are."""

@@ -14,7 +14,7 @@ import torch
 
 from engine.domain.model import Role
 from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel
-from engine.trial.runner.calls import Launcher, LentOperands, Timed
+from engine.trial.runner.calls import Launcher, LentOperands, Timed, timed_plainly
 from engine.trial.runner.modules import ModuleLauncher
 
 _MOST_BYTES = 64 << 20
@@ -29,16 +29,22 @@ def null_launcher(load: LoadKernel, lent: LentOperands, timed: Timed) -> Launche
     work = _Sweep(lent)
     if load.baseline == "module":
         return ModuleLauncher(load, lent, work.as_module, timed)
-    return _NativeNull(work.on_slot, timed)
+    return _NativeNull(work.on_slot, timed, len(lent.slots))
 
 
 class _NativeNull:
-    def __init__(self, work_on: Callable[[int], Callable[[], Any]], timed: Timed) -> None:
+    def __init__(self, work_on: Callable[[int], Callable[[], Any]], timed: Timed, plain_slots: int = 0) -> None:
+        """``plain_slots``: the slots on which a plain call is all that is needed."""
         self._work_on = work_on
         self._timed = timed
+        self._plain_slots = plain_slots
 
     def call(self, order: RunKernel) -> ClaimedTimes | Fault:
         return self._timed(self._work_on(order.slot), order)
+
+    def plain_call(self) -> Callable[[int], float] | None:
+        works = [self._work_on(slot) for slot in range(self._plain_slots)]
+        return timed_plainly(works) if works else None
 
 
 class _Sweep:

@@ -14,6 +14,7 @@ import signal
 import socket
 import time
 import traceback
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.domain.errors import head_and_tail
@@ -64,7 +65,10 @@ def serve(sock: socket.socket) -> None:
     _open_device()
     try:
         channel.send(RunnerReady(time.perf_counter() - start))
+        plain_call: Callable[[int], float] | None = None
         while True:
+            if plain_call is not None:
+                channel.answer_orders(plain_call)
             request: RunnerRequest
             request, fds = channel.receive_order(RunnerRequest)
             match request:
@@ -76,8 +80,9 @@ def serve(sock: socket.socket) -> None:
                     else:
                         channel.send(called)
                 case LoadKernel():
-                    launcher = None
+                    launcher = plain_call = None
                     launcher, reply = _load(request, fds, channel)
+                    plain_call = launcher.plain_call() if launcher is not None else None
                     channel.send(reply)
     except ChannelClosed:
         return

@@ -1,7 +1,7 @@
 """The layout of operands in lent memory: offsets, guard regions, slots. Pure arithmetic.
 
-Two arenas are lent: one with everything that the kernel reads (mapped read-only for the runner), one with everything that it
-writes. Guard regions surround each operand: NaN or large numbers around inputs, which a read past an end carries into the
+Two arenas are lent: one with everything that the kernel only reads (mapped read-only for the runner), one with everything that
+it writes. Guard regions surround each operand: NaN or large numbers around inputs, which a read past an end carries into the
 result, and a known pattern around outputs, which a write past an end changes.
 """
 
@@ -48,17 +48,21 @@ class Layout:
     output_bytes: int
 
 
-def plan_layout(operands: tuple[Operand, ...], slots: int) -> Layout:
-    """Lay out ``slots`` copies of all operands; inputs, parameters and buffers in one arena, outputs in the other."""
+def plan_layout(operands: tuple[Operand, ...], slots: int, *, changes_inputs: bool = False) -> Layout:
+    """Lay out ``slots`` copies of all operands; inputs, parameters and buffers in one arena, outputs in the other.
+
+    Inputs that the reference changes (``changes_inputs``) lie with the outputs.
+    """
+    written = {Role.OUTPUT, Role.INPUT} if changes_inputs else {Role.OUTPUT}
     ends = {True: 0, False: 0}
     placed: list[tuple[Slot, ...]] = []
     for _ in range(slots):
         row: list[Slot] = []
         for operand in operands:
-            writes = operand.role is Role.OUTPUT
+            writes = operand.role in written
             start = _aligned(ends[writes] + GUARD)
             size = nbytes(operand)
-            row.append(Slot(operand.name, operand.role.value, operand.shape, operand.dtype, start, size))
+            row.append(Slot(operand.name, operand.role.value, operand.shape, operand.dtype, start, size, writes))
             ends[writes] = start + size + GUARD
         placed.append(tuple(row))
     return Layout(tuple(placed), _aligned(ends[False] or ALIGNMENT), _aligned(ends[True] or ALIGNMENT))
