@@ -86,6 +86,34 @@ def test_processor_code_is_that_of_functions_with_a_line_of_the_kernel() -> None
     ]
 
 
+ARM = """
+0000000000001100 <launch>:
+/tmp/build/kernel.cpp:3
+    1100:\tfmov\ts1, #1.000000000000000000e+00
+    1104:\ttbz\tw0, #5, 1100 <launch>
+    1108:\tb.ne\t1104 <launch+0x4>  // b.any
+    110c:\tmov\tw1, #0x10                  \t// #16
+""".splitlines()
+
+
+def test_immediate_operands_of_arm_processors_are_no_comments() -> None:
+    assert [(one.text, one.target) for one in parse_native(ARM)] == [
+        ("fmov s1, #1.000000000000000000e+00", None), ("tbz w0, #5, 1100 <launch>", 0x1100),
+        ("b.ne 1104 <launch+0x4>", 0x1104), ("mov w1, #0x10", None),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("part", [" ", "<a+0x", "`("])
+def test_a_name_of_megabytes_is_read_at_once(part: str) -> None:
+    """A kernel can name a symbol so. For each part the rest of the line was looked at again."""
+    name = f"a{part * 500_000}b"
+    native = ["0000000000001100 <launch>:", "/tmp/build/kernel.cpp:3", f"    1100:\tjmp    1100 <{name}>"]
+    sass = [".text.launch:", f"        /*0000*/                   BRA `({name}) ;"]
+    found = [*parse_native(native), *parse_sass(sass)]
+    assert [normal_text(one.text)[:5] for one in found] == ["jmp <", "BRA ."]
+    assert max(len(one.text) for one in found) <= 500
+
+
 @pytest.mark.parametrize(
     ("first", "second", "same"),
     [
