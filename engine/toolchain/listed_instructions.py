@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+
+from engine.domain.machine_listing import ListedInstruction
 
 _SASS_FUNCTION = re.compile(r"^\s*(?:\.text\.(?P<section>[\w$.]+):|Function : (?P<name>\S+))")
 _SASS_LINE = re.compile(r'^\s*//## File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -24,21 +26,6 @@ _NATIVE_COMMENT = re.compile(r"\s(?:#|//)\s")
 
 _LONGEST = 500
 """Characters of an instruction. A kernel can give a symbol a name of megabytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListedInstruction:
-    """One instruction. ``line`` is the line of the kernel's code that it came from; 0 where unknown."""
-
-    function: str
-    address: int
-    text: str
-    line: int
-    samples: int = 0
-    depth: int = 0
-    """The number of loops around it in the machine code."""
-    target: int | None = None
-    """The address to which it may branch, where the text says it."""
 
 
 def parse_sass(lines: Sequence[str]) -> Iterator[ListedInstruction]:

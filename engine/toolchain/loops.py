@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from engine.domain.machine_listing import ListedInstruction
 from engine.toolchain.dominators import Dominators
-from engine.toolchain.listed_instructions import ListedInstruction
 
 _ALWAYS = re.compile(r"^(?:BRA|JMP)[.\w]* (?:`\(|0x)|^(?:bnd |notrack )*(?:jmp|jmpq|b) ")
 """Branches without a condition. ``BRA.DIV`` has an operand before its target."""

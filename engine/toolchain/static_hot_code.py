@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from engine.domain.hot_code import LOOPS, HotCode, HotLoop
+from engine.domain.machine_listing import ListedInstruction
 from engine.sandbox.confinement import Confinement
 from engine.toolchain.build import BuildRequest
 from engine.toolchain.inspection import Uninspected, count_sass
-from engine.toolchain.listed_instructions import ListedInstruction
 from engine.toolchain.listing import machine_listing
 from engine.toolchain.loops import Loop, innermost_loops
 

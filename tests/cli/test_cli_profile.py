@@ -140,6 +140,11 @@ def test_the_listing_of_a_sampled_kernel_is_read_from_the_session(
     same = espalier("kernel", "machine-code", "scripted", "k1", "--diff", "k1")
     assert "+0 −0 instructions" in same.out
     hot = store.state_of(recorded).kernels["k1"].profile.hot  # type: ignore[union-attr]
+    payload = msgspec.json.encode(b.machine_listing()).replace(b'"depth":1', b'"depth":1000000000')
+    with monkeypatch.context() as patched:
+        patched.setattr(Blobs, "get", lambda *_: payload)
+        deep = espalier("kernel", "machine-code", "scripted", "k1")
+    assert "||| vfmadd132ps" in deep.out
     Blobs(recorded).path(hot.listing).write_bytes(b"{")  # type: ignore[union-attr]
     assert "is damaged" in espalier("kernel", "machine-code", "scripted", "k1").err
 

@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 
+from engine.domain.machine_listing import ListedInstruction, MachineListing
 from engine.domain.model import Contract, Dialect
 from engine.sandbox.confinement import detect
 from engine.toolchain.build import BuildRequest
 from engine.toolchain.inspection import Uninspected
-from engine.toolchain.listed_instructions import ListedInstruction, parse_native, parse_sass
-from engine.toolchain.listing import MachineListing, listing_diff, machine_listing, normal_text
+from engine.toolchain.listed_instructions import parse_native, parse_sass
+from engine.toolchain.listing import listing_diff, machine_listing, normal_text
 
 SASS = """
 .text.softmax_rows:

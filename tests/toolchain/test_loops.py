@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.domain.hot_code import HotCode
+from engine.domain.machine_listing import ListedInstruction, MachineListing
 from engine.domain.model import Contract, Dialect
 from engine.sandbox.confinement import detect
 from engine.toolchain.build import BuildRequest
 from engine.toolchain.inspection import Uninspected, listing_tool
-from engine.toolchain.listed_instructions import ListedInstruction, parse_native, parse_sass
-from engine.toolchain.listing import MachineListing, machine_listing
+from engine.toolchain.listed_instructions import parse_native, parse_sass
+from engine.toolchain.listing import machine_listing
 from engine.toolchain.loops import innermost_loops, with_depths
 from engine.toolchain.static_hot_code import hot_loop, static_hot_code
 
