@@ -96,6 +96,6 @@ def _diff_lines(changes: Sequence[ListingChange]) -> Iterator[Line]:
 def _instruction(one: ListedInstruction, sign: str, samples: int = 0) -> Line:
     """``samples`` are those of all instructions; 0 if there are none to show."""
     tone = {"+": Tone.GOOD, "-": Tone.BAD}.get(sign, Tone.PLAIN)
-    share = [Span(f"{hot_code.share_words(one.samples, samples):>6} ", Tone.WARN)] if samples else []
+    share = [Span(f"{hot_code.share_words(hot_code.share(one.samples, samples)):>6} ", Tone.WARN)] if samples else []
     bars = Span(f"{'|' * min(BARS, one.depth):{BARS}} ", Tone.FAINT)
     return line(Span(f"{sign:1}"), *share, Span(f" {one.address:>6x} ", Tone.FAINT), bars, Span(one.text, tone))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from engine.domain.hot_code import SKID, share_words
+from engine.domain.hot_code import SKID, share, share_words
 from engine.domain.machine_listing import BARS
 from engine.domain.model import Dialect
 from engine.journal import recorded_listing
@@ -67,7 +67,7 @@ def hottest(found: Mapping[str, Any], source: str, dialect: Dialect, room: int) 
     lines = list(_head(found, room))
     for at, rows in sorted(by_line.items(), key=lambda item: _heat(item[1], heat), reverse=True):
         text = code[at - 1].cells if 0 < at <= len(code) else (Cell("no source line", Ink.FAINT),)
-        sampled = share_words(sum(row["samples"] for row in rows), total)
+        sampled = share_words(share(sum(row["samples"] for row in rows), total))
         mark = Cell(f"{sampled:>7} " if total else f"  depth {max(row['depth'] for row in rows)} ", Ink.WARN)
         lines += [BLANK, Line((mark, Cell(f"{at or '':>5} │ ", Ink.RULE), *text), Ground.TRACK)]
         lines += [_instruction(row, total, room) for row in sorted(rows, key=lambda row: -row[heat])]
@@ -161,7 +161,7 @@ def _share(row: Row, samples: int, room: int) -> Sequence[Cell]:
     """The instruction's share of the samples, with a bar where there is room."""
     if not samples:
         return ()
-    share = row["samples"] / samples
-    words = Cell(f"{share_words(row['samples'], samples):>7} ", Ink.WARN if share >= _HOT else Ink.FAINT)
-    bar = meter(share, _BAR, Ink.WARN) if share else (Cell(" " * _BAR),)
+    own = share(row["samples"], samples)
+    words = Cell(f"{share_words(own):>7} ", Ink.WARN if own >= _HOT else Ink.FAINT)
+    bar = meter(own, _BAR, Ink.WARN) if own else (Cell(" " * _BAR),)
     return (words, *bar) if room >= _NARROW else (words,)
