@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
+import pytest
+
+from engine.domain.model import FailureKind
+from engine.trial.judge.failures import TrialFailed
+from engine.trial.judge.gate import Segments
 from engine.trial.judge.runner_client import RunnerClient
+from engine.trial.messages import ArenaHandle, Segment
+from engine.trial.shared.cuda.device_memory import DeviceHandle, Means
 
 
 def test_a_baseline_that_is_loaded_for_another_workload_while_it_loads_is_waited_for() -> None:
@@ -22,3 +30,32 @@ def test_a_baseline_that_is_loaded_for_another_workload_while_it_loads_is_waited
     for _ in range(2):
         client.warm(None, [])
     assert done == ["loaded", "called", "waited", "loaded", "called"]
+
+
+def header(means: Means, size: int) -> bytes:
+    return DeviceHandle(means, 0, size, token=b"\0" * 64).header()
+
+
+@pytest.mark.parametrize(
+    ("handle", "descriptors"),
+    [
+        (ArenaHandle("cuda-fd", 64, False, b"forged"), 1),
+        (ArenaHandle("cuda-fd", 1 << 40, False, header(Means.DESCRIPTOR, 64)), 1),
+        (ArenaHandle("cuda-fd", 64, False, header(Means.TOKEN, 64)), 1),
+        (ArenaHandle("cuda-ipc", 64, False, header(Means.DESCRIPTOR, 64)), 1),
+        (ArenaHandle("cuda-fd", 64, False, header(Means.DESCRIPTOR, 64)), 3),
+        (ArenaHandle("cuda-fd", 64, False, header(Means.DESCRIPTOR, 64)), 0),
+    ],
+)  # fmt: skip
+def test_a_forged_segment_rejects_the_kernel_and_leaves_no_descriptor_open(handle: ArenaHandle, descriptors: int) -> None:
+    """It was an error of the device, or memory beyond its end was read."""
+    sent = [os.open(os.devnull, os.O_RDONLY) for _ in range(descriptors)]
+    client = RunnerClient.__new__(RunnerClient)
+    client._runner = SimpleNamespace(channel=SimpleNamespace(receive_times=lambda *_: (Segment(4096, handle), list(sent))))
+    client._segments, client._trusted, client.gate, client._host = Segments(), False, None, SimpleNamespace(reap=lambda _: None)
+    with pytest.raises(TrialFailed) as failed:
+        client._next_reply(1.0)
+    assert failed.value.failure.kind is FailureKind.REJECTED
+    for descriptor in sent:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)

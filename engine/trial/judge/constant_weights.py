@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.domain.model import FailureKind
+from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.interleaving import CheckTally, judged_call
-from engine.trial.judge.runner_client import RunnerClient, TrialFailed
+from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.protocol import Candidate
 

@@ -24,8 +24,9 @@ from engine.trial.judge.call_times import CallHook, Timing
 from engine.trial.judge.comparison import NO_ERROR, Errors
 from engine.trial.judge.conditions import ConditionsMonitor, NoMonitor
 from engine.trial.judge.contention import ContentionMonitor
+from engine.trial.judge.failures import TrialFailed, blaming
 from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.runner_client import RunnerClient, TrialFailed, blaming
+from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.test_bed import Findings, TestBed
 from engine.trial.judge.timing import (
     BY_JUDGES_CLOCK,

@@ -21,6 +21,7 @@ from engine.trial.judge import plausibility, roofline, sustained_times
 from engine.trial.judge.baselines import Baselines
 from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.correctness_check import describe_check
+from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.interleaving import CheckTally, Contestants, PairSetup, judged_call, run_pair
 from engine.trial.judge.known_calibrations import KnownCalibrations, shape_text
 from engine.trial.judge.measurement import MeasurementReport
@@ -28,7 +29,7 @@ from engine.trial.judge.memory_room import needs_of
 from engine.trial.judge.mismatch_tally import on_holdout
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.process_pool import LOAD_S, ProcessPool
-from engine.trial.judge.runner_client import RunnerClient, TrialFailed
+from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.sustained import SustainedTrial
 from engine.trial.judge.sustained_times import PACES, SustainedPair
 from engine.trial.judge.test_bed import TestBed
