@@ -15,15 +15,8 @@ from engine.domain.model import PrecisionClass, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.arithmetic import round_to_tf32
-from engine.trial.judge.calibration import (
-    Calibration,
-    ReferenceOnCase,
-    calibrate,
-    default_class,
-    make_case,
-    output_dtype,
-    output_names,
-)
+from engine.trial.judge.calibration import Calibration, calibrate
+from engine.trial.judge.cases import ReferenceOnCase, default_class, make_case, output_dtype, output_names
 from engine.trial.judge.correctness_check import describe_check, try_trivial_models
 from engine.trial.judge.perturbations import OWN, SPECIAL, WIDE_ONLY
 

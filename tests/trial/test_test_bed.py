@@ -14,8 +14,9 @@ from trial.ground import tiny
 
 from engine.domain.model import Problem, Workload
 from engine.problem.reference import Reference
-from engine.trial.judge import calibration, devices, test_bed
-from engine.trial.judge.calibration import calibrate, class_errors
+from engine.trial.judge import cases, devices, test_bed
+from engine.trial.judge.calibration import calibrate
+from engine.trial.judge.cases import class_errors
 from engine.trial.judge.perturbations import OWN
 from engine.trial.shared.arena import SharedArena, SharedBorrowed
 
@@ -287,7 +288,7 @@ def test_a_right_output_equal_to_poison_is_not_reported_as_unwritten(
 def test_eager_passes_on_an_ill_conditioned_input(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     at = of("torch.floor(x * 10)")
-    monkeypatch.setattr(calibration, "class_errors", lambda *given: asked.append(given) or class_errors(*given))
+    monkeypatch.setattr(cases, "class_errors", lambda *given: asked.append(given) or class_errors(*given))
     at.refill(0)
     x = at._given(0)[0]
     assert isinstance(x, torch.Tensor)

@@ -25,7 +25,7 @@ from engine.problem.reference import Reference
 from engine.trial import protocol as p
 from engine.trial.channel import Channel, ChannelClosed
 from engine.trial.judge import devices, roofline
-from engine.trial.judge.calibration import fresh_seed
+from engine.trial.judge.cases import fresh_seed
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.input_dump import call_template, construction_arguments, dump_inputs
 from engine.trial.judge.judge import Judge

@@ -21,7 +21,8 @@ from engine.domain.problem_format import FormatVerdict
 from engine.problem.reference import Reference
 from engine.problem.values import tensors
 from engine.trial.judge.blocks import as_integers, as_rows_of_bytes, in_blocks, moments
-from engine.trial.judge.calibration import Calibration, Case, ReferenceOnCase, fresh_seed, output_names
+from engine.trial.judge.calibration import Calibration
+from engine.trial.judge.cases import Case, ReferenceOnCase, fresh_seed, output_names
 from engine.trial.judge.format_check import format_verdict
 from engine.trial.judge.mismatch_tally import evidence
 from engine.trial.judge.perturbations import OWN, perturb, swap_few, with_swaps
