@@ -13,10 +13,11 @@ from torch import nn
 from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass
 from engine.domain.preparation import ClassErrors
+from engine.problem.loading import is_out_of_memory
 from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
 from engine.problem.values import map_arguments
-from engine.trial.judge import arithmetic, special_values
+from engine.trial.judge import arithmetic, special_values, sums
 from engine.trial.judge.comparison import Errors, compare, compared_exactly
 from engine.trial.judge.perturbations import perturb
 from engine.trial.judge.ties import IndexTrace, equivalent
@@ -106,14 +107,28 @@ class ReferenceOnCase:
         """``class_errors`` of the case."""
         return class_errors(self.reference, self.case, wanted)
 
-    def plain_sums(self) -> ClassErrors | None:
-        """The reference error in fp32 with sums in plain loops; ``None`` where it has none."""
+    def plain_sums(self) -> Iterator[ClassErrors]:
+        """The reference errors in fp32 with sums in plain loops, one order after the other; none where it fails so."""
+        yield from self._errors_in(sums.in_loops)
+
+    def tf32_sums(self) -> ClassErrors | None:
+        """The reference error in fp32 with sums of terms that are rounded to TF32; ``None`` where it has none."""
+        return next(self._errors_in(sums.of_tf32_terms), None)
+
+    def _errors_in(
+        self, computed: Callable[[Callable[[], Sequence[torch.Tensor]]], Iterator[Sequence[torch.Tensor]]]
+    ) -> Iterator[ClassErrors]:
+        """Raises ProblemError where memory runs out: another memory plan is tried then."""
+        names = output_names(self.reference)
         try:
-            outputs = arithmetic.with_plain_sums(lambda: self.reference.call(self.case.model, self.case.inputs))
-        except ProblemError:
-            return None
-        errors = compare(*_inexact_outputs(outputs, self.case.expected, output_names(self.reference)))
-        return None if errors.flaw else ClassErrors(errors.rel_fro, errors.max_scaled)
+            for outputs in computed(lambda: self.reference.call(self.case.model, self.case.inputs)):
+                errors = compare(*_inexact_outputs(outputs, self.case.expected, names))
+                if not errors.flaw:
+                    yield ClassErrors(errors.rel_fro, errors.max_scaled)
+                del outputs  # before the next ones are computed
+        except ProblemError as error:
+            if is_out_of_memory(error.__cause__ or error):
+                raise
 
     def equivalent(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """Masks of the indices that select the same values as the reference's. None for outputs that hold no indices."""
