@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from engine.domain.model import FailureKind
 from engine.trial.judge.failures import TrialFailed
-from engine.trial.judge.interleaving import CheckTally, judged_call
+from engine.trial.judge.judged_calls import CheckTally, judged_call
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.protocol import Candidate

@@ -22,7 +22,8 @@ from engine.trial.judge.baselines import Baselines
 from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.correctness_check import describe_check
 from engine.trial.judge.failures import TrialFailed
-from engine.trial.judge.interleaving import CheckTally, Contestants, PairSetup, judged_call, run_pair
+from engine.trial.judge.interleaving import Contestants, PairSetup, run_pair
+from engine.trial.judge.judged_calls import CheckTally, judged_call
 from engine.trial.judge.known_calibrations import KnownCalibrations, shape_text
 from engine.trial.judge.measurement import MeasurementReport
 from engine.trial.judge.memory_room import needs_of
