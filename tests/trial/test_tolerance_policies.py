@@ -17,7 +17,9 @@ from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import Calibration, calibrate
 from engine.trial.judge.correctness_check import describe_check, try_trivial_models
+from engine.trial.judge.judged_calls import CheckTally, judge_outputs
 from engine.trial.judge.perturbations import OWN
+from engine.trial.judge.test_bed import Findings
 from engine.trial.judge.tolerance import POLICIES, make_policy
 
 CLASSES = {OWN: {"fp32": ClassErrors(1e-7, 1e-7), "tf32": ClassErrors(3e-4, 3e-4), "half": ClassErrors(3e-3, 3e-3)}}
@@ -221,6 +223,12 @@ def test_twice_the_error_of_plain_loops_is_allowed(distribution: str, plain: flo
     policy = make_policy("class", PrecisionClass.FP32, {OWN: CLASSES[OWN], "x64": CLASSES[OWN]}, torch.float32)
     ruling = policy.rule([(EXACT * (1 + error)).float()], [EXACT], ["out"], distribution, Sums(plain))
     assert ruling.passed is (passes if isinstance(passes, bool) else passes == distribution)
+    if ruling.passed:
+        assert policy.label(ruling.errors, distribution) is PrecisionClass.FP32, "it was within TF32's limits"
+        tally = CheckTally()
+        judge_outputs(Findings(ruling), tally, distribution)
+        assert tally.limit is not None
+        assert tally.errors.rel_fro <= tally.limit.rel_fro, "a verdict shows the limit that was applied"
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
         notes += [case.note] if case.note else []
         for name, errors in class_errors(reference, case, every).items():
             known = own.get(name, least)
-            own[name] = _wider(known, errors)
+            own[name] = known.wider(errors)
         del case  # its tensors must not lie beside the next case's
     if dtype.is_floating_point and default.value not in own:
         raise ProblemError(
@@ -104,7 +104,7 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
             "elements, no kernel can be judged against it: check the reference's inputs"
         )
     if main is not None:
-        own = {name: _wider(errors, main.policy.classes[OWN].get(name, errors)) for name, errors in own.items()}
+        own = {name: errors.wider(main.policy.classes[OWN].get(name, errors)) for name, errors in own.items()}
     classes = {OWN: own}
     policy = make_policy(tolerance, default, classes, dtype)
     allowed = policy.allowed if not policy.against_eager else default  # type: ignore[union-attr]
@@ -120,10 +120,6 @@ def _least_errors(reference: Reference, dtype: torch.dtype) -> ClassErrors:
     sizes = [math.prod(o.shape) for o in reference.signature().operands if o.role == "output"]
     least = _FEW_ELEMENTS_ERROR if dtype is torch.float32 and max(sizes) < _FEW_ELEMENTS else 0.0
     return ClassErrors(least, least)
-
-
-def _wider(*errors: ClassErrors) -> ClassErrors:
-    return ClassErrors(max(e.rel_fro for e in errors), max(e.max_scaled for e in errors))
 
 
 def _perturbed_errors(
@@ -142,7 +138,7 @@ def _perturbed_errors(
         except ProblemError:
             continue
         if allowed.value in errors and error_limit(allowed, errors, dtype).rel_fro <= HOPELESS:
-            found[name] = {known: _wider(_with_more_room(here, dtype), own.get(known, here)) for known, here in errors.items()}
+            found[name] = {known: _with_more_room(here, dtype).wider(own.get(known, here)) for known, here in errors.items()}
     return _with_common_limits(found, dtype)
 
 
@@ -153,7 +149,11 @@ def _with_common_limits(found: dict[str, dict[str, ClassErrors]], dtype: torch.d
     and sums otherwise is not.
     """
     large = [found[name] for name in WIDE_ONLY if name in found]
-    common = {precision: _wider(*(one[precision] for one in large if precision in one)) for one in large for precision in one}
+    common = {
+        precision: one[precision].wider(*(other[precision] for other in large if precision in other))
+        for one in large
+        for precision in one
+    }
     return {name: dict(common) if name in WIDE_ONLY else errors for name, errors in found.items()}
 
 

@@ -7,28 +7,33 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from engine.domain.model import FailureKind
+from engine.domain.preparation import ClassErrors
 from engine.domain.problem_format import FormatVerdict
 from engine.trial.judge.call_times import CallHook, Timing
 from engine.trial.judge.comparison import NO_ERROR, Errors
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.test_bed import Findings, TestBed
+from engine.trial.judge.tolerance import CheckResult
 from engine.trial.judge.watch import Watch
 from engine.trial.messages import RunKernel
 
 
 @dataclass(slots=True)
 class CheckTally:
-    """The checks of all calls of one trial: their number and the worst errors."""
+    """The checks of all calls of one trial: their number, the worst errors and the widest limit that was applied."""
 
     trials: int = 0
     errors: Errors = NO_ERROR
+    limit: ClassErrors | None = None
     caveats: list[str] = field(default_factory=list)
     format_verdict: FormatVerdict | None = None
 
-    def add(self, errors: Errors) -> None:
+    def add(self, ruling: CheckResult) -> None:
         self.trials += 1
-        self.errors = self.errors.worst(errors)
+        self.errors = self.errors.worst(ruling.errors)
+        if ruling.limit is not None:
+            self.limit = ruling.limit if self.limit is None else self.limit.wider(ruling.limit)
 
 
 def judged_call(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally, distribution: str = "own") -> Timing:
@@ -98,7 +103,7 @@ def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> N
     if findings.violation:
         raise TrialFailed(FailureKind.REJECTED, findings.violation)
     errors = findings.ruling.errors
-    tally.add(errors)
+    tally.add(findings.ruling)
     if findings.ruling.caveat:
         tally.caveats.append(findings.ruling.caveat)
     if not findings.ruling.passed:

@@ -181,7 +181,7 @@ class ClassPolicy:
             if distribution != OWN and (self.allowed.value not in own or here.rel_fro > HOPELESS):
                 return CheckResult(NO_ERROR, passed=True)
             if here.rel_fro <= HOPELESS:
-                limit = _wider(limit, here)
+                limit = limit.wider(here)
             limit = self._with_plain_sums(errors, limit, distribution, case_reference)
         if case_reference is not None and within(errors, limit):
             limit = self._below_tf32_sums(errors, limit, case_reference)
@@ -199,7 +199,7 @@ class ClassPolicy:
             return limit
         for plain in map(_twice, case_reference.plain_sums()):
             if plain.rel_fro <= HOPELESS or distribution != OWN:
-                limit = _wider(limit, plain)
+                limit = limit.wider(plain)
             if within(errors, limit):
                 break
         return limit
@@ -248,7 +248,7 @@ class ClassPolicy:
         if not self.dtype.is_floating_point:
             return PrecisionClass.EXACT
         found = strictest_class(errors, self.classes[distribution], self.dtype)
-        return self.allowed if found is PrecisionClass.NONE else found
+        return found if found in ORDER[: ORDER.index(self.allowed)] else self.allowed
 
 
 def _at_least(limit: ClassErrors, rounding: Errors) -> ClassErrors:
@@ -257,16 +257,12 @@ def _at_least(limit: ClassErrors, rounding: Errors) -> ClassErrors:
     On perturbed inputs the spread of an output differs from case to case.
     """
     factor = FACTORS[PrecisionClass.HALF]
-    return _wider(limit, ClassErrors(factor * rounding.rel_fro, factor * rounding.max_scaled))
+    return limit.wider(ClassErrors(factor * rounding.rel_fro, factor * rounding.max_scaled))
 
 
 def _twice(plain: ClassErrors) -> ClassErrors:
     """What is allowed of the error of plain loops."""
     return ClassErrors(PLAIN_SUMS_FACTOR * plain.rel_fro, PLAIN_SUMS_FACTOR * plain.max_scaled)
-
-
-def _wider(limit: ClassErrors, other: ClassErrors) -> ClassErrors:
-    return ClassErrors(max(limit.rel_fro, other.rel_fro), max(limit.max_scaled, other.max_scaled))
 
 
 @dataclass(frozen=True, slots=True)

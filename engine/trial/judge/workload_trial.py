@@ -278,7 +278,7 @@ class WorkloadTrial:
 
     def _verification(self, bed: TestBed, own: CheckTally, trials: int, holdouts: str, jitter: float) -> Verification:
         policy = bed.calibration.policy
-        limit = policy.limit(OWN)
+        limit = own.limit or policy.limit(OWN)
         return Verification(
             policy.name, trials, own.errors.rel_fro, limit.rel_fro, own.errors.max_abs, own.errors.max_scaled,
             limit.max_scaled, policy.label(own.errors, OWN), holdouts, jitter,
