@@ -227,23 +227,29 @@ class ModuleLauncher:
             called = self._timed(work, order, addresses)
             if isinstance(called, Fault) or not self._delivers:
                 return called
-            last = (order.slot + order.calls - 1) % len(self._inputs)
-            outputs = self._lent.operands(last, Role.OUTPUT)
-            if len(returned) != len(outputs):
-                return Fault("mismatch", f"returned {len(returned)} tensors instead of {len(outputs)}")
-            returned[:] = [
-                checked_output(self._as_tensor(value), operand, self._device)
-                for operand, value in zip(outputs, returned, strict=True)
-            ]
-            self._made = [*made, *returned]
-            if self._is_kernel and self._reuses_held_memory(self._made, last):
-                return Fault("rejected", "returned the memory of an earlier call's output, which its caller may still hold")
-            if not self._copies_outputs:
-                return msgspec.structs.replace(called, outputs=tuple(value.data_ptr() for value in returned))
-            for operand, value in zip(outputs, returned, strict=True):
-                self._lent.outputs.tensor(operand).copy_(value)
-            if self._device != "cpu":
-                torch.cuda.synchronize()
+            return self._delivered(called, (order.slot + order.calls - 1) % len(self._inputs), made)
+
+    def _delivered(self, called: ClaimedTimes, slot: int, made: list[Any]) -> ClaimedTimes | Fault:
+        """The times of a call with the outputs where the judge reads them. Raises OutputError for what is no output.
+
+        ``made``: the outputs as the module returned them, where others were returned in their place.
+        """
+        returned, outputs = self._returned, self._lent.operands(slot, Role.OUTPUT)
+        if len(returned) != len(outputs):
+            return Fault("mismatch", f"returned {len(returned)} tensors instead of {len(outputs)}")
+        returned[:] = [
+            checked_output(self._as_tensor(value), operand, self._device)
+            for operand, value in zip(outputs, returned, strict=True)
+        ]
+        self._made = [*made, *returned]
+        if self._is_kernel and self._reuses_held_memory(self._made, slot):
+            return Fault("rejected", "returned the memory of an earlier call's output, which its caller may still hold")
+        if not self._copies_outputs:
+            return msgspec.structs.replace(called, outputs=tuple(value.data_ptr() for value in returned))
+        for operand, value in zip(outputs, returned, strict=True):
+            self._lent.outputs.tensor(operand).copy_(value)
+        if self._device != "cpu":
+            torch.cuda.synchronize()
         return called
 
     def _given(self, slot: int) -> list[torch.Tensor]:
