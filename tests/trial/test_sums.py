@@ -103,8 +103,17 @@ def test_every_kind_of_sum_is_computed_in_the_other_way(
 @pytest.mark.parametrize("expression", UNTOUCHED)
 def test_other_sums_stay_as_they_are(expression: Callable[[torch.Tensor], torch.Tensor]) -> None:
     x = torch.randn(4, 6, 50)
-    for (found,) in sums.in_loops(lambda: [expression(x)]):
-        assert torch.equal(found, expression(x))
+    found = [output for (output,) in sums.in_loops(lambda: [expression(x)])]
+    assert all(torch.equal(output, expression(x)) for output in found)
+
+
+@pytest.mark.parametrize("computed", [sums.in_loops, sums.of_tf32_terms])
+def test_nothing_is_computed_again_where_there_are_no_sums(
+    computed: Callable[[Callable[[], sums.Outputs]], Iterator[sums.Outputs]],
+) -> None:
+    calls = []
+    assert list(computed(lambda: [torch.relu(torch.ones(3)), torch.ones(2, 2) @ torch.ones(2, 2), calls.append(1)])) == []
+    assert len(calls) == 1
 
 
 # ---------------------------------------------------------------- what is judged by them

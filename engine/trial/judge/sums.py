@@ -42,19 +42,23 @@ _COLUMNS = 256
 def in_loops(call: Callable[[], Outputs]) -> Iterator[Outputs]:
     """``call`` with each sum, mean, variance, norm or softmax adding one element after the other: forwards, backwards, and in
     two and four lanes. Where terms are alike, what a loop errs depends on where its sum passes a power of two; where signs
-    alternate, lanes of one sign each err more."""
-    for order in (_in_loops, _backwards, partial(_in_lanes, 2), partial(_in_lanes, 4)):
-        yield _with_sums(call, partial(_sum_in_order, order))
+    alternate, lanes of one sign each err more. Nothing if there is no sum."""
+    orders: tuple[Order, ...] = (_in_loops, _backwards, partial(_in_lanes, 2), partial(_in_lanes, 4))
+    return _with_sums(call, [partial(_sum_in_order, order) for order in orders])
 
 
 def of_tf32_terms(call: Callable[[], Outputs]) -> Iterator[Outputs]:
-    """``call`` with the terms of each of these sums rounded to TF32."""
-    yield _with_sums(call, lambda terms, dims, keepdim: round_to_tf32(terms).sum(tuple(dims), keepdim))
+    """``call`` with the terms of each of these sums rounded to TF32. Nothing if there is no sum."""
+    return _with_sums(call, [lambda terms, dims, keepdim: round_to_tf32(terms).sum(tuple(dims), keepdim)])
 
 
-def _with_sums(call: Callable[[], Outputs], add: Adding) -> Outputs:
-    with tf32_allowed(False), _Sums(add):
-        return call()
+def _with_sums(call: Callable[[], Outputs], ways: Sequence[Adding]) -> Iterator[Outputs]:
+    for add in ways:
+        with tf32_allowed(False), (replaced := _Sums(add)):
+            outputs = call()
+        if not replaced.any:
+            return
+        yield outputs
 
 
 class _Sums(TorchDispatchMode):
@@ -63,6 +67,8 @@ class _Sums(TorchDispatchMode):
     def __init__(self, add: Adding) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._add = add
+        self.any = False
+        """Whether there was one."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
@@ -80,6 +86,7 @@ class _Sums(TorchDispatchMode):
     def _sum(self, tensor: torch.Tensor, dims: Dims | None = None, keepdim: bool = False) -> torch.Tensor:
         if not tensor.dim():
             return tensor.clone()
+        self.any = True
         return self._add(tensor, sorted({d % tensor.dim() for d in dims or range(tensor.dim())}), keepdim)
 
     def _variance(self, tensor: torch.Tensor, dims: Dims | None = None, correction: float | None = 1) -> torch.Tensor:
