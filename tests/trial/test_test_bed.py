@@ -14,7 +14,7 @@ from trial.ground import tiny
 
 from engine.domain.model import Problem, Workload
 from engine.problem.reference import Reference
-from engine.trial.judge import cases, devices, test_bed
+from engine.trial.judge import cases, devices, guards, test_bed
 from engine.trial.judge.calibration import calibrate
 from engine.trial.judge.cases import class_errors
 from engine.trial.judge.perturbations import OWN
@@ -118,7 +118,7 @@ def test_drawn_inputs_are_not_visible_before_release(bench: Bed) -> None:
     assert not torch.equal(inputs(bench, 0)[0], before)
 
 
-@pytest.mark.parametrize("poison", test_bed._POISONS)
+@pytest.mark.parametrize("poison", guards.POISONS)
 def test_unwritten_elements_are_reported_with_their_position(bench: Bed, monkeypatch: pytest.MonkeyPatch, poison: int) -> None:
     monkeypatch.setattr(test_bed.secrets, "choice", lambda _: poison)
     bench.refill(0)
