@@ -1,6 +1,6 @@
 """The reference in fp32 with its sums computed in another way than the library's. Imports torch.
 
-Libraries add in a tree. A kernel's plain loop adds one element after the other, which errs more and is fp32 all the same
+Libraries add in a tree. A kernel's plain loop adds one element after the other, which errs more and is fp32 nevertheless
 (``in_loops``). A kernel of lower precision rounds the terms that it adds (``of_tf32_terms``).
 """
 
