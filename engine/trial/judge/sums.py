@@ -43,7 +43,7 @@ def in_loops(call: Callable[[], Outputs]) -> Iterator[Outputs]:
     """``call`` with each sum, mean, variance, norm or softmax adding one element after the other: forwards, backwards, and in
     two and four lanes. Where terms are alike, what a loop errs depends on where its sum passes a power of two; where signs
     alternate, lanes of one sign each err more. Nothing if there is no sum."""
-    orders: tuple[Order, ...] = (_in_loops, _backwards, partial(_in_lanes, 2), partial(_in_lanes, 4))
+    orders: tuple[Order, ...] = (_in_loops, partial(_in_loops, backwards=True), partial(_in_lanes, 2), partial(_in_lanes, 4))
     return _with_sums(call, [partial(_sum_in_order, order) for order in orders])
 
 
@@ -106,22 +106,18 @@ def _sum_in_order(
     return order(terms).reshape(shape)
 
 
-def _in_loops(terms: torch.Tensor) -> torch.Tensor:
+def _in_loops(terms: torch.Tensor, *, backwards: bool = False) -> torch.Tensor:
     if len(terms) > _LONGEST_LOOP:
         whole = len(terms) // _LONGEST_LOOP * _LONGEST_LOOP
-        partial = terms[:whole].reshape(_LONGEST_LOOP, -1, *terms.shape[1:])
-        return _in_loops(torch.cat((_in_loops(partial), terms[whole:])))
+        partial_sums = _in_loops(terms[:whole].reshape(_LONGEST_LOOP, -1, *terms.shape[1:]), backwards=backwards)
+        return _in_loops(torch.cat((partial_sums, terms[whole:])), backwards=backwards)
     if terms.device.type == "cpu":
-        rows = terms.reshape(len(terms), math.prod(terms.shape[1:]))
-        return _in_loops_of_a_cpu(rows.numpy()).reshape(terms.shape[1:])
+        rows = terms.reshape(len(terms), math.prod(terms.shape[1:])).numpy()
+        return _in_loops_of_a_cpu(rows[::-1] if backwards else rows).reshape(terms.shape[1:])
     total = terms.new_zeros(terms.shape[1:])
-    for term in terms:
-        total += term
+    for place in reversed(range(len(terms))) if backwards else range(len(terms)):
+        total += terms[place]
     return total
-
-
-def _backwards(terms: torch.Tensor) -> torch.Tensor:
-    return _in_loops(terms.flip(0))
 
 
 def _in_lanes(lanes: int, terms: torch.Tensor) -> torch.Tensor:
