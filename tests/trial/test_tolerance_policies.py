@@ -176,9 +176,6 @@ def test_the_reference_error_on_the_same_case_is_allowed_within_limits(
         def plain_sums(self) -> Iterator[ClassErrors]:
             return iter(())
 
-        def tf32_sums(self) -> ClassErrors | None:
-            return None
-
     ruling = policy.rule([(exact * (1 + error)).float()], [exact], ["out"], distribution, Asked())
     assert ruling.passed is passes
     assert asked == [(PrecisionClass.FP32,)]

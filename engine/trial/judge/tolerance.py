@@ -164,7 +164,7 @@ class ClassPolicy:
 
         Calibration measures the reference error on a few cases, but it varies by orders of magnitude between cases (nearly tied
         scores, a floor() next to its step). The same multiple of the error on exactly this case is therefore allowed too, and
-        the error of plain loops on it.
+        the error of plain loops on it. It is consulted too before errors pass that lower precision would explain.
         Perturbed inputs on which the reference itself fails are not judged.
         """
         if distribution in SPECIAL and case_reference is not None:
@@ -175,7 +175,11 @@ class ClassPolicy:
         limit = self.limit(distribution)
         if not within(errors, limit) and distribution != OWN:
             limit = _at_least(limit, rounding_errors(outputs, expected))
-        if not within(errors, limit) and case_reference is not None and (distribution != OWN or not errors.flaw):
+        if case_reference is None:
+            pass
+        elif within(errors, limit):
+            limit = self._below_tf32_sums(errors, limit, case_reference)
+        elif distribution != OWN or not errors.flaw:
             own = case_reference.errors(ORDER[: ORDER.index(self.allowed) + 1])
             here = error_limit(self.allowed, own, self.dtype)
             if distribution != OWN and (self.allowed.value not in own or here.rel_fro > HOPELESS):
@@ -183,8 +187,6 @@ class ClassPolicy:
             if here.rel_fro <= HOPELESS:
                 limit = limit.wider(here)
             limit = self._with_plain_sums(errors, limit, distribution, case_reference)
-        if case_reference is not None and within(errors, limit):
-            limit = self._below_tf32_sums(errors, limit, case_reference)
         return CheckResult(errors, within(errors, limit), limit=limit)
 
     def _with_plain_sums(
@@ -205,17 +207,20 @@ class ClassPolicy:
         return limit
 
     def _below_tf32_sums(self, errors: Errors, limit: ClassErrors, case_reference: CaseReference) -> ClassErrors:
-        """``limit``, narrowed where errors within it are those of sums of lower precision, and fp32 errs less on this case."""
+        """The distribution's ``limit``, narrowed where errors within it are those of sums of lower precision and fp32 errs less
+        here."""
         single = self.allowed is PrecisionClass.FP32 and self.dtype is torch.float32
         if not single or errors.rel_fro <= _PLAINLY_FP32:
             return limit
-        rounded = case_reference.tf32_sums()
-        if rounded is None or errors.rel_fro <= (most := max(_PLAINLY_FP32, TF32_SUMS_SHARE * rounded.rel_fro)):
-            return limit
         fp32 = error_limit(self.allowed, case_reference.errors((self.allowed,)), self.dtype)
-        if most <= max(fp32.rel_fro, *(_twice(plain).rel_fro for plain in case_reference.plain_sums())):
+        if errors.rel_fro <= fp32.rel_fro or (rounded := case_reference.tf32_sums()) is None:
             return limit
-        return replace(limit, rel_fro=min(limit.rel_fro, most))
+        most = max(_PLAINLY_FP32, TF32_SUMS_SHARE * rounded.rel_fro)
+        if errors.rel_fro <= most or most <= fp32.rel_fro:
+            return limit
+        if any(most <= _twice(plain).rel_fro for plain in case_reference.plain_sums()):
+            return limit
+        return replace(limit, rel_fro=most)
 
     def _special(
         self,
