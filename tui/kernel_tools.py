@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.domain.errors import EspalierError
-from engine.domain.hot_code import share_words
+from engine.domain.hot_code import share, share_words
 
 _PROGRAM = (sys.executable, "-m", "espalier")
 
@@ -26,8 +26,8 @@ async def profile_kernel(folder: Path, kernel: str) -> str:
     if hot is None or not hot["lines"]:
         return str(bottleneck or found["reason"] or "the counters name no bottleneck")
     one = hot["lines"][0]
-    share = share_words(one["samples"], hot["samples"])
-    hottest = f"line {one['line']} `{one['text']}` has {share} of {hot['samples']:,} samples."
+    words = share_words(share(one["samples"], hot["samples"]))
+    hottest = f"line {one['line']} `{one['text']}` has {words} of {hot['samples']:,} samples."
     return f"{hottest} {bottleneck}".strip()
 
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
-from engine.domain.errors import JournalCorrupt, KernelCodeError
+from engine.domain.errors import KernelCodeError
+from engine.domain.machine_listing import MachineListing
 from engine.domain.state import Kernel, SessionState
+from engine.journal import recorded_listing
 from engine.journal.blobs import Blobs
 from engine.problem import catalog
 from engine.sandbox.confinement import detect
 from engine.session.seeds import kernel_spec, recorded_code
 from engine.toolchain.inspection import Uninspected
-from engine.toolchain.listing import MachineListing, machine_listing
+from engine.toolchain.listing import machine_listing
 from engine.trial.kernel_builds import case_of
 
 
@@ -27,7 +27,7 @@ async def disassemble(folder: Path, state: SessionState, kernel: Kernel) -> Mach
     """
     hot = kernel.profile.hot if kernel.profile is not None else None
     if hot is not None and hot.listing:
-        return _recorded(Blobs(folder).get(hot.listing), kernel)
+        return recorded_listing.decode(Blobs(folder).get(hot.listing), kernel.id)
     if state.opened is None or state.preparation is None or state.device is None:
         raise KernelCodeError("this session is not prepared yet: its device is unknown")
     settings = state.opened.settings
@@ -38,10 +38,3 @@ async def disassemble(folder: Path, state: SessionState, kernel: Kernel) -> Mach
     if isinstance(found, Uninspected):
         raise KernelCodeError(f"{kernel.id} has no listing: {found.reason}")
     return found
-
-
-def _recorded(payload: bytes, kernel: Kernel) -> MachineListing:
-    try:
-        return msgspec.json.decode(payload, type=MachineListing)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise JournalCorrupt(f"the listing of {kernel.id} is damaged ({error}): profile the kernel again") from error

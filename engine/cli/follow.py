@@ -47,10 +47,10 @@ async def _print_until_over(folder: Path) -> SessionState:
 
     async def wait(seconds: float) -> None:
         nonlocal is_over
-        if is_over:  # nothing was recorded after the writer had gone
+        was_over, is_over = is_over, not source.is_run
+        if was_over and is_over:  # nothing was recorded after the writer had gone, and no other came
             await source.close()
         else:
-            is_over = not source.is_run
             await asyncio.sleep(seconds)
 
     source = FollowSource(folder, wait)

@@ -12,15 +12,15 @@ from engine.cli.drive import drive
 from engine.cli.output import show, show_json
 from engine.cli.session_access import read_state, session_argument
 from engine.domain import hot_code
+from engine.domain.machine_listing import BARS, ListedInstruction, MachineListing
 from engine.journal import store
 from engine.journal.blobs import Blobs
 from engine.report.text.lines import Line, Span, Tone, line
 from engine.session.seeds import kernel_of
-from engine.toolchain.listed_instructions import ListedInstruction
-from engine.toolchain.listing import ListingChange, MachineListing, listing_diff
+from engine.toolchain.listing import ListingChange, listing_diff
 
 _NO_SAMPLES = "not sampled: `espalier kernel profile` samples the program counter on a CPU"
-_LOOPS = "each | is a loop around the instruction (static)"
+_LOOPS = f"each | is a loop around the instruction, of at most {BARS} (static)"
 _CONTEXT = 3
 
 
@@ -96,6 +96,6 @@ def _diff_lines(changes: Sequence[ListingChange]) -> Iterator[Line]:
 def _instruction(one: ListedInstruction, sign: str, samples: int = 0) -> Line:
     """``samples`` are those of all instructions; 0 if there are none to show."""
     tone = {"+": Tone.GOOD, "-": Tone.BAD}.get(sign, Tone.PLAIN)
-    share = [Span(f"{hot_code.share_words(one.samples, samples):>6} ", Tone.WARN)] if samples else []
-    bars = Span(f"{'|' * one.depth:3} ", Tone.FAINT)
+    share = [Span(f"{hot_code.share_words(hot_code.share(one.samples, samples)):>6} ", Tone.WARN)] if samples else []
+    bars = Span(f"{'|' * min(BARS, one.depth):{BARS}} ", Tone.FAINT)
     return line(Span(f"{sign:1}"), *share, Span(f" {one.address:>6x} ", Tone.FAINT), bars, Span(one.text, tone))

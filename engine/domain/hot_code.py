@@ -43,8 +43,8 @@ class HotLoop:
         """``loop depth 2 (static) of softmax, lines 10–11: 12 instructions, MUFU 1, LDG 1``."""
         lines = f", line{'s' if self.last > self.first else ''} {self.first}" if self.first else ""
         upto = f"–{self.last}" if self.last > self.first else ""
-        families = ", ".join(f"{name} {count}" for name, count in sorted(self.mix.items(), key=lambda item: -item[1]))
-        return f"loop depth {self.depth} (static) of {self.function}{lines}{upto}: {self.instructions} instructions, {families}"
+        families = "".join(f", {name} {count}" for name, count in sorted(self.mix.items(), key=lambda item: -item[1]))
+        return f"loop depth {self.depth} (static) of {self.function}{lines}{upto}: {self.instructions} instructions{families}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,14 @@ class HotCode:
     """The deepest first, at most ``LOOPS``; only where nothing was sampled."""
 
 
-def share_words(part: float, whole: float) -> str:
+def share(part: int, whole: int) -> float:
+    """Of samples, from 0 to 1 whatever the numbers: a journal from elsewhere can hold any."""
+    return 0.0 if part <= 0 or whole <= 0 else 1.0 if part >= whole else part / whole
+
+
+def share_words(found: float) -> str:
     """A share in per cent, with a digit below ten; empty for none."""
-    percent = 100 * part / whole if whole else 0.0
+    percent = 100 * found
     return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.1f} %" if percent else ""
 
 
@@ -79,18 +84,18 @@ class HotRow:
 
     @property
     def words(self) -> str:
-        return share_words(self.share, 1)
+        return share_words(self.share)
 
 
 def rows(hot: HotCode) -> Iterator[HotRow]:
     """Lines and libraries together, the hottest first."""
-    found = [HotRow(f"line {one.line}", one.text, one.samples / hot.samples) for one in hot.lines if hot.samples]
-    found += [HotRow(name, "", count / hot.samples) for name, count in hot.elsewhere.items() if hot.samples]
+    found = [HotRow(f"line {one.line}", one.text, share(one.samples, hot.samples)) for one in hot.lines if hot.samples]
+    found += [HotRow(name, "", share(count, hot.samples)) for name, count in hot.elsewhere.items() if hot.samples]
     yield from sorted(found, key=lambda row: -row.share)
 
 
 def summary(hot: HotCode) -> str:
-    """The hottest places, or the deepest loops, on one line, for a log or a prompt."""
+    """The hottest places, or the deepest loops, on one line, for a log or a prompt; empty if there are no loops."""
     if not hot.samples:
         return "; ".join(loop.words for loop in hot.loops)
     places = [f"{row.place} {f'`{row.text}` ' if row.text else ''}{row.words}" for row in rows(hot)][:_SHOWN]

@@ -25,6 +25,12 @@ class ClassErrors:
     rel_fro: float
     max_scaled: float
 
+    def wider(self, *others: ClassErrors) -> ClassErrors:
+        """The largest error of each kind."""
+        return ClassErrors(
+            max(self.rel_fro, *(one.rel_fro for one in others)), max(self.max_scaled, *(one.max_scaled for one in others))
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class CorrectnessCheck:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from engine.domain import corroboration
 from engine.domain.errors import ProblemError
 from engine.domain.model import Device, Dialect, FailureKind, Measurement, Problem, Workload
@@ -148,11 +150,28 @@ def flashinfer_traces(given: FormatExport) -> str:
     return "".join(lines)
 
 
+class _RowInput(msgspec.Struct):
+    type: str
+
+
+class _Row(msgspec.Struct):
+    """What is read here of a workload in the format."""
+
+    inputs: dict[str, _RowInput]
+
+
 def _workload(declared: ProblemFormat, name: str) -> dict[str, Any]:
-    """A workload as the problem's file has it. Raises ProblemError for one that FlashInfer-Bench cannot read."""
-    found: dict[str, Any] = json.loads(declared.rows[name])
-    custom = [key for key, given in found["inputs"].items() if given["type"] == "custom"]
-    if custom:
+    """A workload as the problem's file has it. Raises ProblemError for one that FlashInfer-Bench cannot read.
+
+    The row is the journal's, and may come from elsewhere.
+    """
+    row = declared.rows.get(name, "")
+    try:
+        kinds = msgspec.json.decode(row, type=_Row).inputs
+        found: dict[str, Any] = msgspec.json.decode(row)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ProblemError(f"workload {name}: the session's copy of its row is damaged ({error}): restore it") from error
+    if custom := [key for key, given in kinds.items() if given.type == "custom"]:
         raise ProblemError(
             f"workload {name}: {', '.join(custom)}: inputs of the problem's own function, which traces of FlashInfer-Bench "
             "cannot name: export --format sol"

@@ -49,7 +49,10 @@ def keep_apart(text: str, taken: Collection[str]) -> str:
     if not clashes:
         return text
     used = {*re.findall(r"\w+", text), *taken}
-    names = {name: _unused(name, used) for name in clashes}
+    names: dict[str, str] = {}
+    for name in sorted(clashes):
+        names[name] = _unused(name, used)
+        used.add(names[name])
     pattern = re.compile(rf"(?<![\w.])({'|'.join(sorted(clashes))})\b")
     return "".join(_renamed(line, pattern, names) for line in text.splitlines(keepends=True))
 

@@ -1,6 +1,7 @@
 """The lock of a session: only one process at a time can write it.
 
-An advisory lock on the file ``lock`` in the session's folder, released when the process ends. The file itself stays.
+An advisory lock on the file ``lock`` in the session's folder, released when the process ends. The file itself stays. In a
+session from elsewhere the name may stand for a pipe or for a link to another file: neither is opened.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from engine.domain.errors import JournalLocked, JournalUnwritable
+from engine.journal.regular_file import opened
 from engine.journal.shipped import is_shipped
 
 NAME = "lock"
@@ -34,7 +36,7 @@ class WriterLock:
         refuse_shipped(folder)
         path = folder / NAME
         try:
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._handle = opened(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         except OSError as error:
             raise unwritable_error(folder, error) from error
         try:
@@ -60,7 +62,7 @@ class WriterLock:
 def is_written(folder: Path) -> bool:
     """Whether a process holds the session's lock: it runs the session. Changes nothing."""
     try:
-        handle = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC)
+        handle = opened(folder / NAME, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
@@ -93,8 +95,8 @@ def unwritable_error(place: Path, error: OSError, what: str = _SESSION) -> Journ
         case PermissionError() | OSError(errno=errno.EROFS):
             copied = what == _SESSION and place.exists()
             advice = "copy it to a writable folder, and use the copy" if copied else "name a writable folder"
-        case IsADirectoryError():
-            advice = f"move {error.filename} away, a folder where a file belongs"
+        case IsADirectoryError() | OSError(errno=errno.EINVAL, filename=str()):
+            advice = f"move {error.filename} away: a file belongs there"
         case _:
             advice = "free some space and continue: everything recorded before is kept"
     return JournalUnwritable(f"{what} {place} cannot be written ({error.strerror}): {advice}")

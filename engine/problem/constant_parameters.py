@@ -12,6 +12,7 @@ import contextlib
 import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -47,6 +48,30 @@ def constants_of(model: nn.Module) -> frozenset[Constant]:
     return frozenset((number, t.numel()) for t in tensors if (number := _constant_of(t)) is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Variation:
+    """Other values for some constants, the same for the same seed."""
+
+    seed: int
+    constants: Collection[Constant]
+
+    def vary(self, tensor: Tensor | None) -> None:
+        """Vary a tensor in place if it is one of the constants."""
+        number = _constant_of(tensor)
+        if tensor is None or number is None or (number, tensor.numel()) not in self.constants:
+            return
+        generator = torch.Generator().manual_seed(hash((self.seed, number, tensor.numel())) % _SEEDS)
+        draws = torch.rand(tensor.numel(), generator=generator, dtype=torch.float64) * 2 - 1
+        values = number * (1 + _SHARE * draws) if number else _AROUND_ZERO * draws
+        with torch.no_grad(), contextlib.suppress(RuntimeError):  # elements that share memory, as of expand(), stay
+            tensor.copy_(values.reshape(tensor.shape))
+
+    def finish(self, model: nn.Module) -> None:
+        """Vary what a finished model still holds constant."""
+        for tensor in (*model.parameters(), *model.buffers()):
+            self.vary(tensor)
+
+
 @contextmanager
 def varied_constants(seed: int, constants: Collection[Constant]) -> Iterator[Callable[[nn.Module], None]]:
     """Within: parameters and buffers that are among ``constants`` vary as models are constructed.
@@ -54,15 +79,8 @@ def varied_constants(seed: int, constants: Collection[Constant]) -> Iterator[Cal
     Yields a function that varies what a finished model still holds constant. Random generators are left unchanged.
     """
 
-    def vary(tensor: Tensor | None) -> None:
-        number = _constant_of(tensor)
-        if tensor is None or number is None or (number, tensor.numel()) not in constants:
-            return
-        generator = torch.Generator().manual_seed(hash((seed, number, tensor.numel())) % _SEEDS)
-        draws = torch.rand(tensor.numel(), generator=generator, dtype=torch.float64) * 2 - 1
-        values = number * (1 + _SHARE * draws) if number else _AROUND_ZERO * draws
-        with torch.no_grad(), contextlib.suppress(RuntimeError):  # elements that share memory, as of expand(), stay
-            tensor.copy_(values.reshape(tensor.shape))
+    variation = _Variation(seed, constants)
+    vary = variation.vary
 
     def after(original: Any) -> Any:
         """Varies the tensor that a function of ``nn.init`` has filled."""
@@ -87,10 +105,6 @@ def varied_constants(seed: int, constants: Collection[Constant]) -> Iterator[Cal
             vary(module.running_mean)
             vary(module.running_var)
 
-    def finish(model: nn.Module) -> None:
-        for tensor in (*model.parameters(), *model.buffers()):
-            vary(tensor)
-
     before = _NormBase.reset_running_stats
     places: list[tuple[Any, str, Any]] = [
         (nn.init, "_no_grad_fill_", after(nn.init._no_grad_fill_)),
@@ -103,7 +117,7 @@ def varied_constants(seed: int, constants: Collection[Constant]) -> Iterator[Cal
     try:
         for owner, name, changed in places:
             setattr(owner, name, changed)
-        yield finish
+        yield variation.finish
     finally:
         for owner, name, original in originals:
             setattr(owner, name, original)

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from engine.journal.user_folders import cache_root
@@ -36,6 +37,7 @@ with contextlib.suppress(Exception):
 _SEEN = "_subclasses/fake_tensor.py"
 """A file of torch that plain programs do not import."""
 _LIMIT_S = 180.0
+_UNFINISHED = ".unfinished-"
 
 
 def folder() -> Path | None:
@@ -60,13 +62,22 @@ async def write(environment: dict[str, str]) -> None:
         return
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        private = Path(tempfile.mkdtemp(dir=place.parent))
+        _remove_leftovers(place.parent)
+        private = Path(tempfile.mkdtemp(dir=place.parent, prefix=_UNFINISHED))
         try:
             given = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
             await _import({**given, VARIABLE: str(private)})
             os.replace(private, place)  # refused if another process was first
         finally:
             shutil.rmtree(private, ignore_errors=True)
+
+
+def _remove_leftovers(root: Path) -> None:
+    """Remove what processes that were killed have left: no import takes so long."""
+    for folder in root.glob(f"{_UNFINISHED}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > 2 * _LIMIT_S:
+                shutil.rmtree(folder)
 
 
 async def _import(environment: dict[str, str]) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+
+from engine.domain.machine_listing import ListedInstruction
 
 _SASS_FUNCTION = re.compile(r"^\s*(?:\.text\.(?P<section>[\w$.]+):|Function : (?P<name>\S+))")
 _SASS_LINE = re.compile(r'^\s*//## File "(?P<file>[^"]+)", line (?P<line>\d+)')
-_SASS = re.compile(r"^\s*/\*(?P<at>[0-9a-f]{4,})\*/\s+(?P<text>.*?)\s*;?\s*(?:/\*.*)?$")
+_SASS = re.compile(r"^\s*/\*(?P<at>[0-9a-f]{4,})\*/\s+(?P<text>.*)$")
 _SASS_LABEL = re.compile(r"^\s*(?P<label>\.L_x?_?\w+):")
 _SASS_TARGET = re.compile(r"^(?:@!?U?P\w+ )?(?:BRA|JMP)\b.*?(?:`\((?P<label>\.L\w+)\)|\b(?P<address>0x[0-9a-f]+))$")
 _NATIVE_FUNCTION = re.compile(r"^[0-9a-f]+ <(?P<name>[^>]+)>:$")
@@ -18,22 +20,12 @@ _NATIVE_INLINED = re.compile(r"^inlined by (?P<file>/\S+|[\w.+-]+\.\w+):(?P<line
 _NATIVE_TARGET = re.compile(
     r"^(?:bnd |notrack )*(?:j\w+|loop\w*|b(?:\.\w+)?|cbn?z|tbn?z) +(?:[^<*]*, *)?(?:0x)?(?P<target>[0-9a-f]+) <"
 )
-_NATIVE = re.compile(r"^\s+(?P<at>[0-9a-f]+):\s+(?P<text>\S.*?)\s*(?:#.*)?$")
+_NATIVE = re.compile(r"^\s+(?P<at>[0-9a-f]+):\s+(?P<text>\S.*)$")
+_NATIVE_COMMENT = re.compile(r"\s(?:#|//)\s")
+"""Before a comment. An immediate operand of an ARM processor begins with ``#`` too, and no blank follows."""
 
-
-@dataclass(frozen=True, slots=True)
-class ListedInstruction:
-    """One instruction. ``line`` is the line of the kernel's code that it came from; 0 where unknown."""
-
-    function: str
-    address: int
-    text: str
-    line: int
-    samples: int = 0
-    depth: int = 0
-    """The number of loops around it in the machine code."""
-    target: int | None = None
-    """The address to which it may branch, where the text says it."""
+_LONGEST = 500
+"""Characters of an instruction. A kernel can give a symbol a name of megabytes."""
 
 
 def parse_sass(lines: Sequence[str]) -> Iterator[ListedInstruction]:
@@ -59,8 +51,9 @@ def parse_sass(lines: Sequence[str]) -> Iterator[ListedInstruction]:
             address = int(match["at"], 16)
             labels.update(dict.fromkeys(pending, address))
             pending = []
-            if match["text"] and match["text"] != "NOP":
-                held.append(ListedInstruction(function, address, " ".join(match["text"].split()), source))
+            text = _one_blank(match["text"].partition("/*")[0]).removesuffix(";").rstrip()
+            if text not in ("", "NOP"):
+                held.append(ListedInstruction(function, address, text, source))
     yield from _resolved(held, labels)
 
 
@@ -94,10 +87,15 @@ def parse_native(lines: Sequence[str]) -> Iterator[ListedInstruction]:
         elif match := _NATIVE.match(line):
             chain_open = False
             if not match["text"].startswith(("nop", "data16", "cs nop")):
-                text = " ".join(match["text"].split())
+                text = _one_blank(_NATIVE_COMMENT.split(match["text"], 1)[0])
                 jump = _NATIVE_TARGET.match(text)
                 target = int(jump["target"], 16) if jump else None
                 held.append(ListedInstruction(function, int(match["at"], 16), text, here or called, target=target))
+
+
+def _one_blank(text: str) -> str:
+    """The text with one blank for each run of them, cut."""
+    return " ".join(text.split())[:_LONGEST]
 
 
 def _own_line(match: re.Match[str]) -> int:

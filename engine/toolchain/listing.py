@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from engine.domain.machine_listing import ListedInstruction, MachineListing
 from engine.domain.model import Dialect
 from engine.sandbox.confinement import Confinement, run_confined
 from engine.toolchain.build import Artefact, BuildFailure, BuildOutcome, BuildRequest, build_with
 from engine.toolchain.device_images import cubins
 from engine.toolchain.inspection import Uninspected, listing_tool
-from engine.toolchain.listed_instructions import ListedInstruction, parse_native, parse_sass
+from engine.toolchain.listed_instructions import parse_native, parse_sass
 from engine.toolchain.loops import with_depths
 from engine.toolchain.recipes import recipe_for
 
@@ -41,20 +42,6 @@ _NORMAL = (
     (re.compile(r"\+-?0x[0-9a-f]+\]"), "+N]"),
 )
 """What two compilations may choose differently: addresses, labels, registers, offsets of operands in memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class MachineListing:
-    """The instructions of a kernel in order."""
-
-    instructions: tuple[ListedInstruction, ...]
-    tool: str
-    samples: int = 0
-    """Those of the program counter in all, if it was sampled."""
-
-    @property
-    def has_lines(self) -> bool:
-        return any(one.line for one in self.instructions)
 
 
 @dataclass(frozen=True, slots=True)

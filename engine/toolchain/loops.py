@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from engine.toolchain.listed_instructions import ListedInstruction
+from engine.domain.machine_listing import ListedInstruction
+from engine.toolchain.dominators import Dominators
 
 _ALWAYS = re.compile(r"^(?:BRA|JMP)[.\w]* (?:`\(|0x)|^(?:bnd |notrack )*(?:jmp|jmpq|b) ")
 """Branches without a condition. ``BRA.DIV`` has an operand before its target."""
@@ -23,12 +23,12 @@ _ENDS = re.compile(r"^(?:EXIT|RET|BRXU?|JMXU?)\b|^(?:bnd |notrack |repz )*(?:ret
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One loop: the places of its instructions in the listing, in order."""
+    """An innermost loop: the places of its instructions in the listing, in order."""
 
     function: str
     depth: int
+    """The number of loops around its instructions, itself included."""
     places: tuple[int, ...]
-    innermost: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,35 +39,66 @@ class _Graph:
     ends: Sequence[int]
     after: Sequence[Sequence[int]]
 
+    def size(self, block: int) -> int:
+        return self.ends[block] - self.starts[block]
+
+
+@dataclass(frozen=True, slots=True)
+class _Nest:
+    """The loops of a function by their headers, which are their first blocks."""
+
+    inside: Mapping[int, int]
+    """Block → the header of the innermost loop around it."""
+    outer: Mapping[int, int]
+    """Header → the header of the next loop around it."""
+
+    def depths(self) -> dict[int, int]:
+        """Header → the number of loops around it, its own included."""
+        found: dict[int, int] = {}
+        for header in self.inside.values():
+            chain = []
+            at: int | None = header
+            while at is not None and at not in found:
+                chain.append(at)
+                at = self.outer.get(at)
+            above = found[at] if at is not None else 0
+            found.update((one, above + step) for step, one in enumerate(reversed(chain), 1))
+        return found
+
 
 def with_depths(instructions: Sequence[ListedInstruction]) -> tuple[ListedInstruction, ...]:
     """The instructions with the number of loops around each."""
-    depths = Counter(place for loop in find_loops(instructions) for place in loop.places)
-    return tuple(replace(one, depth=depths[place]) for place, one in enumerate(instructions))
+    found: list[ListedInstruction] = []
+    for _, code in _functions(instructions):
+        graph = _graph(code)
+        nest = _nest(graph)
+        depths = nest.depths()
+        for block, (start, end) in enumerate(zip(graph.starts, graph.ends, strict=True)):
+            depth = depths[nest.inside[block]] if block in nest.inside else 0
+            found += (replace(one, depth=depth) for one in code[start:end])
+    return tuple(found)
 
 
-def find_loops(instructions: Sequence[ListedInstruction]) -> tuple[Loop, ...]:
-    """All loops that do anything, the deepest first; of the same depth the longest first."""
+def innermost_loops(instructions: Sequence[ListedInstruction]) -> tuple[Loop, ...]:
+    """The loops without a loop inside that do anything, the deepest first; of the same depth the longest first."""
     found: list[Loop] = []
     first = 0
-    for function, group in groupby(instructions, key=lambda one: one.function):
-        code = tuple(group)
-        found += (replace(loop, places=tuple(first + p for p in loop.places)) for loop in _loops_of(function, code))
+    for function, code in _functions(instructions):
+        graph = _graph(code)
+        nest = _nest(graph)
+        depths, around = nest.depths(), set(nest.outer.values())
+        places: dict[int, list[int]] = {}
+        for block, header in sorted(nest.inside.items()):
+            if header not in around:
+                places.setdefault(header, []).extend(range(first + graph.starts[block], first + graph.ends[block]))
+        found += (Loop(function, depths[header], tuple(of_it)) for header, of_it in places.items())
         first += len(code)
     return tuple(sorted(found, key=lambda loop: (-loop.depth, -len(loop.places), loop.places)))
 
 
-def _loops_of(function: str, code: Sequence[ListedInstruction]) -> Iterator[Loop]:
-    graph = _graph(code)
-    bodies = [body for body in _bodies(graph).values() if _size(graph, body) > 1]
-    for body in bodies:
-        places = tuple(place for block in sorted(body) for place in range(graph.starts[block], graph.ends[block]))
-        depth = sum(1 for other in bodies if body <= other)
-        yield Loop(function, depth, places, not any(other < body for other in bodies))
-
-
-def _size(graph: _Graph, body: frozenset[int]) -> int:
-    return sum(graph.ends[block] - graph.starts[block] for block in body)
+def _functions(instructions: Sequence[ListedInstruction]) -> Iterator[tuple[str, Sequence[ListedInstruction]]]:
+    for function, group in groupby(instructions, key=lambda one: one.function):
+        yield function, tuple(group)
 
 
 def _graph(code: Sequence[ListedInstruction]) -> _Graph:
@@ -94,85 +125,32 @@ def _graph(code: Sequence[ListedInstruction]) -> _Graph:
     return _Graph(starts, ends, after)
 
 
-def _bodies(graph: _Graph) -> Mapping[int, frozenset[int]]:
-    """Header → the blocks of its loop, itself included."""
-    order = _reverse_postorder(graph)
-    before = _predecessors(graph, order)
-    dominator = _dominators(order, before)
-    bodies: dict[int, frozenset[int]] = {}
-    for block in order:
-        for header in graph.after[block]:
-            if _dominates(header, block, dominator):
-                bodies[header] = bodies.get(header, frozenset()) | _reaching(block, header, before)
-    return bodies
+def _nest(graph: _Graph) -> _Nest:
+    """Inner loops come first, and each is one block of those around it: no block is looked at more than a few times."""
+    dominators = Dominators(graph.after)
+    inside: dict[int, int] = {}
+    outer: dict[int, int] = {}
+    whole: dict[int, int] = {}
+    """Block or header → the header of a loop around it."""
+    for header in reversed(dominators.order):
+        pending = [block for block in dominators.before[header] if dominators.dominates(header, block)]
+        if not pending or (set(pending) == {header} and graph.size(header) == 1):
+            continue
+        inside[header] = header
+        while pending:
+            block = _outermost(pending.pop(), whole)
+            if block != header:
+                (outer if inside.get(block) == block else inside)[block] = header
+                whole[block] = header
+                pending += dominators.before[block]
+    return _Nest(inside, outer)
 
 
-def _predecessors(graph: _Graph, order: Sequence[int]) -> Mapping[int, Sequence[int]]:
-    before: dict[int, list[int]] = {block: [] for block in order}
-    for block in order:
-        for follower in graph.after[block]:
-            before[follower].append(block)
-    return before
-
-
-def _reaching(last: int, header: int, before: Mapping[int, Sequence[int]]) -> frozenset[int]:
-    """The blocks on the paths from the header to the block that branches back."""
-    found, pending = {header}, [last]
-    while pending:
-        block = pending.pop()
-        if block not in found:
-            found.add(block)
-            pending += before[block]
-    return frozenset(found)
-
-
-def _reverse_postorder(graph: _Graph) -> Sequence[int]:
-    """The blocks that can be reached, each before those that follow it unless a branch goes back."""
-    seen, finished = {0}, []
-    stack = [(0, iter(graph.after[0]))]
-    while stack:
-        block, followers = stack[-1]
-        follower = next((one for one in followers if one not in seen), None)
-        if follower is None:
-            finished.append(block)
-            stack.pop()
-        else:
-            seen.add(follower)
-            stack.append((follower, iter(graph.after[follower])))
-    return finished[::-1]
-
-
-def _dominators(order: Sequence[int], before: Mapping[int, Sequence[int]]) -> Mapping[int, int]:
-    """Block → its immediate dominator, the first block its own (Cooper, Harvey and Kennedy's algorithm)."""
-    rank = {block: place for place, block in enumerate(order)}
-    found = {order[0]: order[0]}
-    changed = True
-    while changed:
-        changed = False
-        for block in order[1:]:
-            known = [one for one in before[block] if one in found]
-            nearest = known[0]
-            for other in known[1:]:
-                nearest = _common(nearest, other, found, rank)
-            if found.get(block) != nearest:
-                found[block] = nearest
-                changed = True
-    return found
-
-
-def _common(one: int, other: int, dominator: Mapping[int, int], rank: Mapping[int, int]) -> int:
-    while one != other:
-        if rank[one] > rank[other]:
-            one = dominator[one]
-        else:
-            other = dominator[other]
-    return one
-
-
-def _dominates(header: int, block: int, dominator: Mapping[int, int]) -> bool:
-    while block != header:
-        above = dominator[block]
-        if above == block:
-            return False
-        block = above
-    return True
+def _outermost(block: int, whole: dict[int, int]) -> int:
+    """The header of the outermost loop that is known around the block, or the block itself. Shortens the way there."""
+    path = []
+    while block in whole:
+        path.append(block)
+        block = whole[block]
+    whole.update(dict.fromkeys(path, block))
+    return block

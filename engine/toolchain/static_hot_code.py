@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from engine.domain.hot_code import LOOPS, HotCode, HotLoop
+from engine.domain.machine_listing import ListedInstruction
 from engine.sandbox.confinement import Confinement
 from engine.toolchain.build import BuildRequest
 from engine.toolchain.inspection import Uninspected, count_sass
-from engine.toolchain.listed_instructions import ListedInstruction
 from engine.toolchain.listing import machine_listing
-from engine.toolchain.loops import Loop, find_loops
+from engine.toolchain.loops import Loop, innermost_loops
 
 _TOTAL = "total"
 
@@ -22,9 +22,9 @@ async def static_hot_code(request: BuildRequest, confinement: Confinement, store
     listing = await machine_listing(request, confinement)
     if isinstance(listing, Uninspected):
         return listing.reason
-    inner = [loop for loop in find_loops(listing.instructions) if loop.innermost]
+    deepest = innermost_loops(listing.instructions)[:LOOPS]
     blob = store(msgspec.json.encode(listing))
-    return HotCode(listing=blob, loops=tuple(hot_loop(listing.instructions, loop) for loop in inner[:LOOPS]))
+    return HotCode(listing=blob, loops=tuple(hot_loop(listing.instructions, loop) for loop in deepest))
 
 
 def hot_loop(instructions: Sequence[ListedInstruction], loop: Loop) -> HotLoop:

@@ -52,6 +52,25 @@ def test_a_session_that_no_process_runs_is_printed_with_how_to_resume_it(espalie
     assert result.err == "espalier: no process runs scripted: `espalier open scripted` resumes it\n"
 
 
+def test_a_session_that_another_process_takes_up_meanwhile_is_watched_on(
+    espalier: Call, recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = recorded / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:20]))
+    answers = [False, True]
+
+    def taken_up(folder: Path) -> bool:
+        if len(answers) == 1:
+            journal.write_bytes(b"".join(lines))
+        return answers.pop(0) if answers else False
+
+    monkeypatch.setattr("engine.session.follow.is_written", taken_up)
+    result = espalier("follow", "scripted", "--headless")
+    assert result.status == 0
+    assert "session ended" in result.out
+
+
 def test_whether_a_session_is_written_is_asked_without_disturbing_its_writer(recorded: Path) -> None:
     assert not is_written(recorded)
     lock = WriterLock(recorded)

@@ -13,6 +13,7 @@ from support import builders as b
 from support.program import Call
 
 from engine.api import profiling
+from engine.domain.hot_code import HotCode
 from engine.domain.profile import Profile
 from engine.ideas.prompts import context
 from engine.journal import journal, store
@@ -124,6 +125,17 @@ def test_samples_are_a_profile_where_there_are_no_counters(
     assert "".join(span.text for span in line).startswith("k1 profiled: hot: line 2 `extern second` 80 %")
 
 
+def test_a_kernel_without_loops_has_no_line_on_its_hot_code(
+    espalier: Call, recorded: Path, counting: type[Counting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "found", Profile(0, note="no counters here", hot=HotCode()))
+    espalier("kernel", "profile", "scripted", "k1")
+    state = store.state_of(recorded)
+    assert state.kernels["k1"].profile is not None
+    assert not [text for text in context.evidence(state, state.kernels["k1"]) if text.startswith("hot code")]
+    assert "hot code" not in espalier("kernel", "show", "scripted", "k1").out
+
+
 def test_the_listing_of_a_sampled_kernel_is_read_from_the_session(
     espalier: Call, recorded: Path, counting: type[Counting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +152,11 @@ def test_the_listing_of_a_sampled_kernel_is_read_from_the_session(
     same = espalier("kernel", "machine-code", "scripted", "k1", "--diff", "k1")
     assert "+0 −0 instructions" in same.out
     hot = store.state_of(recorded).kernels["k1"].profile.hot  # type: ignore[union-attr]
+    payload = msgspec.json.encode(b.machine_listing()).replace(b'"depth":1', b'"depth":1000000000')
+    with monkeypatch.context() as patched:
+        patched.setattr(Blobs, "get", lambda *_: payload)
+        deep = espalier("kernel", "machine-code", "scripted", "k1")
+    assert "||| vfmadd132ps" in deep.out
     Blobs(recorded).path(hot.listing).write_bytes(b"{")  # type: ignore[union-attr]
     assert "is damaged" in espalier("kernel", "machine-code", "scripted", "k1").err
 

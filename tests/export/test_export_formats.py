@@ -126,6 +126,19 @@ def test_a_trace_cannot_name_inputs_of_the_problems_own_function(tmp_path: Path)
         formats.flashinfer_traces(given)
 
 
+@pytest.mark.parametrize(
+    "row", ["", "{", "[]", "null", "{}", '{"inputs":[]}', '{"inputs":{"x":{}}}', '{"inputs":{"x":1}}', "[" * 100_000]
+)
+def test_a_trace_of_a_damaged_row_is_refused_in_one_line(tmp_path: Path, row: str) -> None:
+    """The row is the journal's: of a session from elsewhere it can be anything."""
+    problem = catalog.find(str(files.write_flashinfer(tmp_path)))
+    assert problem.origin_format is not None
+    rows = {name: row for name in problem.origin_format.rows if row}
+    damaged = replace(problem, origin_format=replace(problem.origin_format, rows=rows))
+    with pytest.raises(ProblemError, match=r"^workload \w+: the session's copy of its row is damaged .*: restore it$"):
+        formats.flashinfer_traces(export(damaged, MODULE))
+
+
 WRONG = Mismatch("out", (4, 8), 3, 32, 1e-3, (), (WrongElement((0, 1), 2.0, 2.5, 0.25), WrongElement((0, 2), 1.0, 1.1, 0.1)))
 FAILURES = {
     "INCORRECT_NUMERICAL": Failure(FailureKind.MISMATCH, "wrong", "", (WRONG,)),

@@ -37,6 +37,14 @@ def test_renamed_constants_are_filled_in_too() -> None:
         template.fill(text, {"OTHER": "1"})
 
 
+def test_two_clashing_names_become_two_names() -> None:
+    text = template.keep_apart("def run(): return run_()\ndef run_(): return 1\n", {"run", "run_"})
+    space: dict[str, object] = {}
+    exec(compile(text, "module.py", "exec"), space)
+    assert space["run__"]() == 1  # type: ignore[operator]
+    assert text == "def run__(): return run___()\ndef run___(): return 1\n"
+
+
 @pytest.mark.parametrize("text", ["plain", "a'''b", "ends with '", "back\\", "carriage\r", 'quotes """ and \\n'])
 def test_a_literal_evaluates_to_the_text(text: str) -> None:
     assert ast.literal_eval(template.literal(text)) == text

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from engine.domain.errors import JournalCorrupt, JournalError, JournalLocked, Jo
 from engine.domain.model import ENGINE, ENGINEER
 from engine.journal import codec, journal
 from engine.journal.journal import NAME, Journal, JournalContents, read, tail, whole_lines
+from engine.journal.lock import is_written
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -495,6 +496,18 @@ def test_a_folder_in_the_place_of_the_lock_is_named(folder: Path) -> None:
     (folder / "lock").mkdir()
     with pytest.raises(JournalUnwritable, match=rf"cannot be written \(Is a directory\): move {folder}/lock away"):
         Journal.open_for_append(folder)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda lock: os.symlink(lock.parent / "precious", lock)])
+def test_what_is_no_file_in_the_place_of_the_lock_is_left_alone(folder: Path, make: Callable[[Path], None]) -> None:
+    """In a session from elsewhere: a pipe would block a reader, and a link would have another file overwritten."""
+    (folder / "precious").write_text("precious")
+    (folder / "lock").unlink()
+    make(folder / "lock")
+    assert not is_written(folder)
+    with pytest.raises(JournalUnwritable, match=rf"cannot be written \(not a regular file\): move {folder}/lock away"):
+        Journal.open_for_append(folder)
+    assert (folder / "precious").read_text() == "precious"
 
 
 def test_a_session_removed_during_a_run_is_detected(folder: Path) -> None:

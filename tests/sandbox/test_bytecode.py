@@ -74,6 +74,16 @@ def test_an_import_that_fails_is_not_repeated_by_every_judge(source: Path, monke
     write(source)
 
 
+def test_what_a_killed_process_left_is_removed(source: Path, tmp_path: Path) -> None:
+    root = tmp_path / "cache" / "bytecode"
+    old, running = (root / f"{bytecode._UNFINISHED}{name}" for name in ("old", "running"))
+    for folder in (old, running):
+        (folder / "torch").mkdir(parents=True)
+    os.utime(old, (1, 1))
+    write(source)
+    assert [path.name for path in root.glob(".*")] == [running.name], "another process may still be compiling"
+
+
 def test_the_file_that_is_looked_at_is_torchs() -> None:
     file = bytecode._file()
     assert file is not None

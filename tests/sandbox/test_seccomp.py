@@ -13,8 +13,8 @@ from trial.ground import BareRunner, module
 from engine.domain.model import FailureKind
 from engine.sandbox import seccomp
 from engine.sandbox.bubblewrap import bubblewrap_reason, filter_reason
+from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.host_client import Host
-from engine.trial.judge.runner_client import TrialFailed
 
 COLUMN = {"x86_64": 0, "aarch64": 1}.get(os.uname().machine)
 

@@ -21,12 +21,11 @@ from engine.domain import rules
 from engine.domain import work as w
 from engine.domain.folds import advance
 from engine.domain.hot_code import HotCode, HotLine
+from engine.domain.machine_listing import ListedInstruction, MachineListing
 from engine.domain.profile import Profile
 from engine.domain.regimes import ClockAndPower, Sustained
 from engine.domain.settings import Settings
 from engine.domain.state import SessionState
-from engine.toolchain.listed_instructions import ListedInstruction
-from engine.toolchain.listing import MachineListing
 
 START = 1_795_000_000.0
 """When every fixture's session opens: 18 November 2026, UTC."""

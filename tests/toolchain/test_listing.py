@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 
+from engine.domain.machine_listing import ListedInstruction, MachineListing
 from engine.domain.model import Contract, Dialect
 from engine.sandbox.confinement import detect
 from engine.toolchain.build import BuildRequest
 from engine.toolchain.inspection import Uninspected
-from engine.toolchain.listed_instructions import ListedInstruction, parse_native, parse_sass
-from engine.toolchain.listing import MachineListing, listing_diff, machine_listing, normal_text
+from engine.toolchain.listed_instructions import parse_native, parse_sass
+from engine.toolchain.listing import listing_diff, machine_listing, normal_text
 
 SASS = """
 .text.softmax_rows:
@@ -84,6 +85,34 @@ def test_processor_code_is_that_of_functions_with_a_line_of_the_kernel() -> None
         ListedInstruction("launch", 0x1103, "vmovups (%rdi),%zmm1", 4),
         ListedInstruction("launch", 0x1109, "jmp 1100 <launch>", 0, target=0x1100),
     ]
+
+
+ARM = """
+0000000000001100 <launch>:
+/tmp/build/kernel.cpp:3
+    1100:\tfmov\ts1, #1.000000000000000000e+00
+    1104:\ttbz\tw0, #5, 1100 <launch>
+    1108:\tb.ne\t1104 <launch+0x4>  // b.any
+    110c:\tmov\tw1, #0x10                  \t// #16
+""".splitlines()
+
+
+def test_immediate_operands_of_arm_processors_are_no_comments() -> None:
+    assert [(one.text, one.target) for one in parse_native(ARM)] == [
+        ("fmov s1, #1.000000000000000000e+00", None), ("tbz w0, #5, 1100 <launch>", 0x1100),
+        ("b.ne 1104 <launch+0x4>", 0x1104), ("mov w1, #0x10", None),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("part", [" ", "<a+0x", "`("])
+def test_a_name_of_megabytes_is_read_at_once(part: str) -> None:
+    """A kernel can name a symbol so. For each part the rest of the line was looked at again."""
+    name = f"a{part * 500_000}b"
+    native = ["0000000000001100 <launch>:", "/tmp/build/kernel.cpp:3", f"    1100:\tjmp    1100 <{name}>"]
+    sass = [".text.launch:", f"        /*0000*/                   BRA `({name}) ;"]
+    found = [*parse_native(native), *parse_sass(sass)]
+    assert [normal_text(one.text)[:5] for one in found] == ["jmp <", "BRA ."]
+    assert max(len(one.text) for one in found) <= 500
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.domain.hot_code import HotCode
+from engine.domain.machine_listing import ListedInstruction, MachineListing
 from engine.domain.model import Contract, Dialect
 from engine.sandbox.confinement import detect
 from engine.toolchain.build import BuildRequest
 from engine.toolchain.inspection import Uninspected, listing_tool
-from engine.toolchain.listed_instructions import ListedInstruction, parse_native, parse_sass
-from engine.toolchain.listing import MachineListing, machine_listing
-from engine.toolchain.loops import find_loops, with_depths
+from engine.toolchain.listed_instructions import parse_native, parse_sass
+from engine.toolchain.listing import machine_listing
+from engine.toolchain.loops import innermost_loops, with_depths
 from engine.toolchain.static_hot_code import hot_loop, static_hot_code
 
 NESTED = """
@@ -96,8 +97,8 @@ def depths(code: Sequence[ListedInstruction]) -> dict[int, int]:
 
 def test_nested_loops_of_device_code() -> None:
     code = tuple(parse_sass(NESTED))
-    inner, outer = find_loops(code)
-    assert (inner.depth, inner.innermost, outer.depth, outer.innermost) == (2, True, 1, False)
+    (inner,) = innermost_loops(code)
+    assert (inner.depth, [code[place].address for place in inner.places]) == (2, [0x30, 0x40, 0x50])
     assert [address for address, depth in depths(code).items() if depth == 2] == [0x30, 0x40, 0x50]
     assert [address for address, depth in depths(code).items() if depth == 1] == [0x20, 0x60]
 
@@ -116,32 +117,81 @@ def test_a_line_of_a_chain_of_inlined_calls_is_the_innermost_of_the_kernel() -> 
 
 def test_a_loop_is_summed_up() -> None:
     code = tuple(parse_sass(NESTED))
-    words = hot_loop(code, find_loops(code)[0]).words
+    words = hot_loop(code, innermost_loops(code)[0]).words
     assert words == "loop depth 2 (static) of rows, lines 4–11: 3 instructions, MUFU 1, LDG 1, BRA 1"
 
 
 def test_loops_of_processor_code_with_padding_and_dead_code() -> None:
     code = tuple(parse_native(NATIVE))
     assert [one.target for one in code if one.target] == [0x1104, 0x1118, 0x1104, 0x1104]
-    (loop,) = find_loops(code)
+    (loop,) = innermost_loops(code)
     assert [code[place].address for place in loop.places] == [0x1104, 0x1109, 0x110B, 0x110D, 0x1110, 0x1118]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["ADD", "BRA", "@P0 BRA", "EXIT"]), st.integers(0, 12)), min_size=1, max_size=13))
-def test_any_code_has_loops_that_nest(shape: list[tuple[str, int]]) -> None:
-    code = tuple(
+def instructions(shape: Sequence[tuple[str, int]]) -> tuple[ListedInstruction, ...]:
+    """Each of an operation and the number of the instruction that it may branch to."""
+    return tuple(
         ListedInstruction("f", 16 * n, f"{op} 0x{16 * to:x}" if "BRA" in op else op, 1, target=16 * to if "BRA" in op else None)
         for n, (op, to) in enumerate(shape)
     )
-    found = find_loops(code)
-    for one in found:
-        assert len(one.places) > 1
-        assert one.depth == sum(1 for other in found if set(one.places) <= set(other.places))
-        for other in found:
-            common = set(one.places) & set(other.places)
-            assert one.innermost or one.depth < max(loop.depth for loop in found if set(loop.places) <= set(one.places))
-            assert not common or not (one.innermost and other.innermost) or one is other
-    assert max((loop.depth for loop in found), default=0) == max(one.depth for one in with_depths(code))
+
+
+def followers(shape: Sequence[tuple[str, int]]) -> list[set[int]]:
+    found = []
+    for n, (op, to) in enumerate(shape):
+        to_next = {n + 1} if op not in ("BRA", "EXIT") and n + 1 < len(shape) else set()
+        found.append(to_next | ({to} if "BRA" in op and to < len(shape) else set()))
+    return found
+
+
+def reached(after: Sequence[set[int]], start: int, without: int = -1) -> set[int]:
+    """The instructions on paths from ``start`` that do not go through ``without``."""
+    found: set[int] = set()
+    pending = [start] if start != without else []
+    while pending:
+        one = pending.pop()
+        if one not in found:
+            found.add(one)
+            pending += after[one] - {without}
+    return found
+
+
+def natural_loops(shape: Sequence[tuple[str, int]]) -> list[set[int]]:
+    """By their definition: what reaches a branch back to a dominator, without going through it. Of two or more instructions."""
+    after = followers(shape)
+    possible = reached(after, 0)
+    loops: dict[int, set[int]] = {}
+    for last in possible:
+        for header in after[last]:
+            if last not in reached(after, 0, header):
+                body = {one for one in possible if last in reached(after, one, header)} | {header}
+                loops[header] = loops.get(header, set()) | body
+    return [body for body in loops.values() if len(body) > 1]
+
+
+OPERATIONS = st.sampled_from(["ADD", "BRA", "@P0 BRA", "@P0 BRA", "EXIT"])
+
+
+@given(st.lists(st.tuples(OPERATIONS, st.integers(0, 15)), min_size=1, max_size=16))
+def test_loops_are_natural_loops(shape: list[tuple[str, int]]) -> None:
+    code, loops = instructions(shape), natural_loops(shape)
+    assert [one.depth for one in with_depths(code)] == [sum(n in body for body in loops) for n in range(len(code))]
+    inner = [body for body in loops if not any(other < body for other in loops)]
+    assert {loop.places for loop in innermost_loops(code)} == {tuple(sorted(body)) for body in inner}
+
+
+@pytest.mark.parametrize("shape", ["nested", "in a row", "irreducible"])
+def test_a_function_of_tens_of_thousands_of_blocks(shape: str) -> None:
+    """A kernel may be written to have such a listing, which is analysed in the program's own process."""
+    count = 30_000
+    ops = {
+        "nested": [("ADD", 0)] * count + [("@P0 BRA", count - n) for n in range(1, count)],
+        "in a row": [("@P0 BRA", max(0, n - 2)) for n in range(2 * count)],
+        "irreducible": [("@P0 BRA", count - n) for n in range(count)] + [("@P0 BRA", n) for n in range(count)],
+    }
+    code = instructions(ops[shape])
+    deepest = max(one.depth for one in with_depths(code))
+    assert deepest == max(loop.depth for loop in innermost_loops(code)) >= (count - 1 if shape == "nested" else 1)
 
 
 def request(arch: str = "sm_90a") -> BuildRequest:
@@ -154,7 +204,7 @@ def request(arch: str = "sm_90a") -> BuildRequest:
 def test_the_loops_of_a_compiled_kernel(arch: str) -> None:
     listing = asyncio.run(_listing(arch))
     assert isinstance(listing, MachineListing), listing
-    deepest = find_loops(listing.instructions)[0]
+    deepest = innermost_loops(listing.instructions)[0]
     assert deepest.depth == 2
     assert any("MUFU.EX2" in listing.instructions[place].text for place in deepest.places)
     assert {listing.instructions[place].line for place in deepest.places} <= {5, 6, 7, 8}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -66,38 +65,3 @@ def test_the_tf32_switches_are_restored() -> None:
     with pytest.raises(ZeroDivisionError), arithmetic.tf32_allowed(not before[0]):
         raise ZeroDivisionError
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
-
-
-@pytest.mark.parametrize("shape", [(3, 5000), (70_001,)])
-def test_plain_sums_add_in_order(shape: tuple[int, ...]) -> None:
-    x = torch.rand(shape)
-    (found,) = arithmetic.with_plain_sums(lambda: [x.sum(-1)])
-    loops = np.cumsum(x.numpy(), axis=-1, dtype=np.float32)[..., -1]
-    if x.dim() == 2:
-        assert np.array_equal(found.numpy(), loops)
-    torch.testing.assert_close(found.double(), x.double().sum(-1), rtol=1e-4, atol=0)
-    assert not torch.equal(found, x.sum(-1))
-
-
-@pytest.mark.parametrize(
-    "expression",
-    [
-        lambda x: x.sum(),
-        lambda x: x.sum((0, 2), keepdim=True),
-        lambda x: x.mean((1, 2)),
-        lambda x: x.mean(),
-        lambda x: torch.softmax(x, 1),
-        lambda x: torch.log_softmax(x, 0),
-        lambda x: torch.logsumexp(x, 2),
-        lambda x: torch.nn.functional.layer_norm(x, x.shape[1:]),
-        lambda x: torch.nn.functional.group_norm(x, 3),
-        lambda x: x.sum(0, dtype=torch.float64),
-        lambda x: x.to(torch.int32).sum(),
-        lambda x: x[:0].sum(0),
-        lambda x: x[0, 0, 0].sum(),
-    ],
-)
-def test_plain_sums_are_the_sums(expression: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    x = torch.randn(4, 6, 50)
-    (found,) = arithmetic.with_plain_sums(lambda: [expression(x)])
-    torch.testing.assert_close(found, expression(x), rtol=1e-4, atol=1e-5)

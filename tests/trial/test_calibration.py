@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +14,8 @@ from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge.arithmetic import round_to_tf32
-from engine.trial.judge.calibration import (
-    Calibration,
-    ReferenceOnCase,
-    calibrate,
-    default_class,
-    make_case,
-    output_dtype,
-    output_names,
-)
+from engine.trial.judge.calibration import Calibration, calibrate
+from engine.trial.judge.cases import ReferenceOnCase, default_class, make_case, output_dtype, output_names
 from engine.trial.judge.correctness_check import describe_check, try_trivial_models
 from engine.trial.judge.perturbations import OWN, SPECIAL, WIDE_ONLY
 
@@ -187,70 +179,6 @@ def test_sequential_summation_passes_with_outliers() -> None:
         assert ruling.passed, ruling.errors
         worst = max(worst, ruling.errors.rel_fro)
     assert worst < calibration.policy.limit("outliers").rel_fro < 1e-3  # half precision is an error of more than that
-
-
-def in_order(terms: torch.Tensor) -> torch.Tensor:
-    """The sum of each row, one element after the other in fp32."""
-    return torch.from_numpy(np.cumsum(terms.numpy(), axis=1, dtype=np.float32)[:, -1:].copy())
-
-
-def accumulated_in(rounded: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The same with an accumulator that is rounded after each addition."""
-
-    def add(terms: torch.Tensor) -> torch.Tensor:
-        total = torch.zeros(len(terms))
-        for column in terms.unbind(1):
-            total = rounded(total + column)
-        return total[:, None]
-
-    return add
-
-
-def to_bf16(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.bfloat16().float()
-
-
-ROWS_OF_8192 = Workload("full", {"rows": 16, "width": 8192})
-HONEST_SUMS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "forwards": in_order,
-    "backwards": lambda terms: in_order(terms.flip(1)),
-    "two threads": lambda terms: in_order(terms[:, :4096]) + in_order(terms[:, 4096:]),
-}
-ROUNDED_SUMS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "terms in tf32": lambda terms: in_order(round_to_tf32(terms)),
-    "terms in tf32, added in a tree": lambda terms: round_to_tf32(terms).sum(1, keepdim=True),
-    "terms in bf16, added in a tree": lambda terms: to_bf16(terms).sum(1, keepdim=True),
-    "accumulator in tf32": accumulated_in(round_to_tf32),
-    "accumulator in bf16": accumulated_in(to_bf16),
-}
-
-
-def refused_on(name: str, add: Callable[[torch.Tensor], torch.Tensor]) -> list[str]:
-    """The distributions on which a softmax of 8192 columns is refused that adds its exponentials by ``add``."""
-    reference = Reference(catalog.find(str(Path(__file__).parent / "problems" / "scaled_softmax")), ROWS_OF_8192, "cpu")
-    calibration = calibrate(reference, "class")
-    refused = []
-    for distribution in calibration.distributions:
-        if distribution in SPECIAL:
-            continue
-        case = make_case(reference, distribution)
-        (x,) = case.inputs
-        assert isinstance(x, torch.Tensor)
-        scaled = x * dict(case.model.named_parameters())["weight"].detach()
-        e = torch.exp(scaled - scaled.amax(1, keepdim=True))
-        ruling = calibration.policy.rule([e / add(e)], case.expected, (name,), distribution, ReferenceOnCase(reference, case))
-        refused += [] if ruling.passed else [distribution]
-    return refused
-
-
-@pytest.mark.parametrize("name", HONEST_SUMS)
-def test_a_plain_loop_over_many_elements_is_honest(name: str) -> None:
-    assert refused_on(name, HONEST_SUMS[name]) == []
-
-
-@pytest.mark.parametrize("name", ROUNDED_SUMS)
-def test_sums_of_lower_precision_are_refused(name: str) -> None:
-    assert refused_on(name, ROUNDED_SUMS[name])
 
 
 CHANCE = """

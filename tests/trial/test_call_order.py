@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from engine.domain.model import FailureKind
 from engine.trial.judge import stopping
 from engine.trial.judge.call_order import CallOrder, PerturbedCalls
+from engine.trial.judge.failures import TrialFailed, blaming
 from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.runner_client import TrialFailed, blaming
 
 
 @given(st.integers(2, 6), st.integers(1, 20), st.integers())

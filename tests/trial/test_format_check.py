@@ -14,8 +14,8 @@ from engine.problem.reference import Reference
 from engine.trial.judge import correctness_check
 from engine.trial.judge.calibration import calibrate
 from engine.trial.judge.correctness_check import try_trivial_models
+from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.format_check import format_verdict
-from engine.trial.judge.runner_client import TrialFailed
 
 STRICT, LOOSE = ClassErrors(1e-6, 1e-6), ClassErrors(0.5, 0.5)
 PROPERTY = files.REFERENCE_PY.replace(

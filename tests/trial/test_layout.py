@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.domain.errors import ProblemError
 from engine.domain.model import Operand, Role
-from engine.trial.judge.test_bed import _gaps
+from engine.trial.judge.guards import gaps
 from engine.trial.shared.layout import ALIGNMENT, DTYPE_BYTES, GUARD, nbytes, plan_layout
 
 OPERANDS = st.lists(
@@ -52,7 +52,7 @@ def test_a_slot_describes_its_operand(operands: tuple[Operand, ...], slots: int)
 def test_every_byte_of_the_output_arena_is_output_or_guard(operands: tuple[Operand, ...], slots: int) -> None:
     layout = plan_layout(operands, slots)
     outputs = [(s.offset, s.offset + s.nbytes) for row in layout.slots for s in row if s.role == "output"]
-    pieces = sorted([*outputs, *_gaps(layout, layout.output_bytes, writable=True)])
+    pieces = sorted([*outputs, *gaps(layout, layout.output_bytes, writable=True)])
     assert pieces[0][0] == 0
     assert pieces[-1][1] == layout.output_bytes
     assert all(a[1] == b[0] for a, b in itertools.pairwise(pieces))

@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.domain.hot_code import HotCode
+from engine.domain.machine_listing import ListedInstruction, MachineListing
 from engine.domain.model import Contract, Dialect
 from engine.domain.profile import Profile
 from engine.problem import catalog
-from engine.toolchain.listed_instructions import ListedInstruction
-from engine.toolchain.listing import MachineListing
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
 from engine.trial.messages import SAMPLED_ADDRESSES, SampledAddresses
 from engine.trial.runner.sample_loop import Mapping, by_place, read_mappings

@@ -13,7 +13,8 @@ from engine.domain.model import Workload
 from engine.ideas.prompts.context import PERTURBED
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge.calibration import Calibration, calibrate, make_case, output_names
+from engine.trial.judge.calibration import Calibration, calibrate
+from engine.trial.judge.cases import make_case, output_names
 from engine.trial.judge.perturbations import OWN, PERTURBATIONS, perturb, swap_few, with_swaps
 
 

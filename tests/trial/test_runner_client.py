@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
+import pytest
+
+from engine.domain.model import FailureKind
+from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.gate import DeviceOutputs, Segments
 from engine.trial.judge.held_outputs import HeldOutputs
 from engine.trial.judge.runner_client import RunnerClient
-from engine.trial.messages import AllStopped, ClaimedTimes, RunKernel, SegmentFreed
+from engine.trial.messages import AllStopped, ArenaHandle, ClaimedTimes, RunKernel, Segment, SegmentFreed
+from engine.trial.shared.cuda.device_memory import DeviceHandle, Means
 
 
 def test_a_baseline_that_is_loaded_for_another_workload_while_it_loads_is_waited_for() -> None:
@@ -56,3 +62,32 @@ def test_a_burst_of_one_call_may_report_memory() -> None:
     client._timing = lambda reply, *_: reply  # type: ignore[method-assign]
     assert client.call(RunKernel(0, calls=1)).device_us == 10.0
     assert client.delivered == DeviceOutputs(client._segments, (1 << 41,))
+
+
+def header(means: Means, size: int) -> bytes:
+    return DeviceHandle(means, 0, size, token=b"\0" * 64).header()
+
+
+@pytest.mark.parametrize(
+    ("handle", "descriptors"),
+    [
+        (ArenaHandle("cuda-fd", 64, False, b"forged"), 1),
+        (ArenaHandle("cuda-fd", 1 << 40, False, header(Means.DESCRIPTOR, 64)), 1),
+        (ArenaHandle("cuda-fd", 64, False, header(Means.TOKEN, 64)), 1),
+        (ArenaHandle("cuda-ipc", 64, False, header(Means.DESCRIPTOR, 64)), 1),
+        (ArenaHandle("cuda-fd", 64, False, header(Means.DESCRIPTOR, 64)), 3),
+        (ArenaHandle("cuda-fd", 64, False, header(Means.DESCRIPTOR, 64)), 0),
+    ],
+)  # fmt: skip
+def test_a_forged_segment_rejects_the_kernel_and_leaves_no_descriptor_open(handle: ArenaHandle, descriptors: int) -> None:
+    """It was an error of the device, or memory beyond its end was read."""
+    sent = [os.open(os.devnull, os.O_RDONLY) for _ in range(descriptors)]
+    client = RunnerClient.__new__(RunnerClient)
+    client._runner = SimpleNamespace(channel=SimpleNamespace(receive_times=lambda *_: (Segment(4096, handle), list(sent))))
+    client._segments, client._trusted, client.gate, client._host = Segments(), False, None, SimpleNamespace(reap=lambda _: None)
+    with pytest.raises(TrialFailed) as failed:
+        client._next_reply(1.0)
+    assert failed.value.failure.kind is FailureKind.REJECTED
+    for descriptor in sent:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)

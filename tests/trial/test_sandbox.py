@@ -20,9 +20,9 @@ from engine.domain.model import FailureKind
 from engine.problem import catalog
 from engine.sandbox import bubblewrap, python_process
 from engine.sandbox.bubblewrap import bubblewrap_reason
+from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.host_client import Host
 from engine.trial.judge.judge import Judge
-from engine.trial.judge.runner_client import TrialFailed
 from engine.trial.protocol import OpenRequest
 
 

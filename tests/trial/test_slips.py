@@ -14,7 +14,8 @@ from torch import Tensor
 from engine.domain.model import Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge.calibration import Calibration, ReferenceOnCase, calibrate, make_case, output_names
+from engine.trial.judge.calibration import Calibration, calibrate
+from engine.trial.judge.cases import ReferenceOnCase, make_case, output_names
 from engine.trial.judge.perturbations import OWN
 
 MODEL = """

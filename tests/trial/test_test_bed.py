@@ -15,8 +15,9 @@ from trial.ground import tiny
 
 from engine.domain.model import Problem, Workload
 from engine.problem.reference import Reference
-from engine.trial.judge import calibration, devices, test_bed
-from engine.trial.judge.calibration import calibrate, class_errors
+from engine.trial.judge import cases, devices, guards, test_bed
+from engine.trial.judge.calibration import calibrate
+from engine.trial.judge.cases import class_errors
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.timing import KERNEL
 from engine.trial.judge.written_memory import TRUSTED
@@ -121,7 +122,7 @@ def test_drawn_inputs_are_not_visible_before_release(bench: Bed) -> None:
     assert not torch.equal(inputs(bench, 0)[0], before)
 
 
-@pytest.mark.parametrize("poison", test_bed._POISONS)
+@pytest.mark.parametrize("poison", guards.POISONS)
 def test_unwritten_elements_are_reported_with_their_position(bench: Bed, monkeypatch: pytest.MonkeyPatch, poison: int) -> None:
     monkeypatch.setattr(test_bed.secrets, "choice", lambda _: poison)
     bench.refill(0)
@@ -337,7 +338,7 @@ def test_a_right_output_equal_to_poison_is_not_reported_as_unwritten(
 def test_eager_passes_on_an_ill_conditioned_input(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     at = of("torch.floor(x * 10)")
-    monkeypatch.setattr(calibration, "class_errors", lambda *given: asked.append(given) or class_errors(*given))
+    monkeypatch.setattr(cases, "class_errors", lambda *given: asked.append(given) or class_errors(*given))
     at.refill(0)
     x = at._given(0)[0]
     assert isinstance(x, torch.Tensor)

@@ -17,7 +17,8 @@ from engine.domain.model import Contract, Dialect, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
-from engine.trial.judge.calibration import ReferenceOnCase, calibrate, make_case, output_names
+from engine.trial.judge.calibration import calibrate
+from engine.trial.judge.cases import ReferenceOnCase, make_case, output_names
 from engine.trial.judge.perturbations import OWN
 
 MODEL = """

@@ -57,9 +57,10 @@ def test_loops_are_marked_and_the_deepest_lead_where_nothing_was_sampled() -> No
     assert first.split() == ["depth", "1", "2", "│", "extern", "second"]
 
 
-def test_a_damaged_listing_is_an_error() -> None:
-    with pytest.raises(EspalierError, match="profile the kernel again"):
-        machine_code.recorded("{")
+@pytest.mark.parametrize("payload", ["{", "[]"])
+def test_a_damaged_listing_is_an_error(payload: str) -> None:
+    with pytest.raises(EspalierError, match=r"the listing of k1 is damaged .*: profile the kernel again"):
+        machine_code.recorded(payload, "k1")
 
 
 @pytest.mark.parametrize("size", SIZES)

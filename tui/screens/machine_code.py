@@ -80,7 +80,7 @@ class MachineCodeScreen(Dialog[None]):
         profile = self._kernel.profile
         if self._against or profile is None or profile.hot is None or not profile.hot.listing:
             return None
-        return listings.recorded(self._bridge.read_blob(profile.hot.listing))
+        return listings.recorded(self._bridge.read_blob(profile.hot.listing), self._kernel.id)
 
     def _show(self) -> None:
         found, page = self._found, self.query_one(LinesView)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from engine.domain.errors import JournalCorrupt
-from engine.domain.hot_code import SKID, share_words
+from engine.domain.hot_code import SKID, share, share_words
+from engine.domain.machine_listing import BARS
 from engine.domain.model import Dialect
+from engine.journal import recorded_listing
 from tui.viewmodel.cells import BLANK, Cell, Ground, Ink, Line, clean, line, wrap
 from tui.viewmodel.code import highlight
 from tui.viewmodel.fmt import meter
@@ -16,8 +17,6 @@ from tui.viewmodel.fmt import meter
 _CONTEXT = 3
 _NO_SAMPLES = "not sampled"
 _LOOPS = "bars mark the loops of the machine code (static)"
-_DEEPEST = 3
-"""Loops around an instruction that have a bar each."""
 _BAR = 8
 _HOT = 0.1
 """Share from which on an instruction stands out."""
@@ -27,13 +26,9 @@ Row = Mapping[str, Any]
 """One instruction as ``espalier kernel machine-code --json`` prints it."""
 
 
-def recorded(payload: str) -> Mapping[str, Any]:
+def recorded(payload: str, kernel: str) -> Mapping[str, Any]:
     """The listing that a session holds. Raises JournalCorrupt if it is damaged."""
-    try:
-        found: Mapping[str, Any] = json.loads(payload)
-    except ValueError as error:
-        raise JournalCorrupt("the recorded listing is damaged: profile the kernel again") from error
-    return found
+    return asdict(recorded_listing.decode(payload.encode(), kernel))
 
 
 def listing(found: Mapping[str, Any], source: str, dialect: Dialect, room: int) -> tuple[Line, ...]:
@@ -72,7 +67,7 @@ def hottest(found: Mapping[str, Any], source: str, dialect: Dialect, room: int) 
     lines = list(_head(found, room))
     for at, rows in sorted(by_line.items(), key=lambda item: _heat(item[1], heat), reverse=True):
         text = code[at - 1].cells if 0 < at <= len(code) else (Cell("no source line", Ink.FAINT),)
-        sampled = share_words(sum(row["samples"] for row in rows), total)
+        sampled = share_words(share(sum(row["samples"] for row in rows), total))
         mark = Cell(f"{sampled:>7} " if total else f"  depth {max(row['depth'] for row in rows)} ", Ink.WARN)
         lines += [BLANK, Line((mark, Cell(f"{at or '':>5} │ ", Ink.RULE), *text), Ground.TRACK)]
         lines += [_instruction(row, total, room) for row in sorted(rows, key=lambda row: -row[heat])]
@@ -150,7 +145,7 @@ def _instruction(row: Row, samples: int = 0, room: int = 0) -> Line:
     else:
         guard = ""
     ground = {"+": Ground.ADDED, "-": Ground.REMOVED}.get(sign, Ground.NONE)
-    bars = f"{_bars(row['depth']):<{_DEEPEST}} " if room else " "
+    bars = f"{_bars(row['depth']):<{BARS}} " if room else " "
     cells = (
         *_share(row, samples, room), Cell(f" {sign} {row['address']:>6x} ", ink), Cell(bars, Ink.ACCENT),
         Cell(guard, Ink.FAINT), Cell(opcode, Ink.KEYWORD), Cell(f"{blank}{operands}"),
@@ -159,14 +154,14 @@ def _instruction(row: Row, samples: int = 0, room: int = 0) -> Line:
 
 
 def _bars(depth: int) -> str:
-    return "┃" * min(_DEEPEST, depth)
+    return "┃" * min(BARS, depth)
 
 
 def _share(row: Row, samples: int, room: int) -> Sequence[Cell]:
     """The instruction's share of the samples, with a bar where there is room."""
     if not samples:
         return ()
-    share = row["samples"] / samples
-    words = Cell(f"{share_words(row['samples'], samples):>7} ", Ink.WARN if share >= _HOT else Ink.FAINT)
-    bar = meter(share, _BAR, Ink.WARN) if share else (Cell(" " * _BAR),)
+    own = share(row["samples"], samples)
+    words = Cell(f"{share_words(own):>7} ", Ink.WARN if own >= _HOT else Ink.FAINT)
+    bar = meter(own, _BAR, Ink.WARN) if own else (Cell(" " * _BAR),)
     return (words, *bar) if room >= _NARROW else (words,)

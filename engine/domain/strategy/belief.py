@@ -208,61 +208,78 @@ class Belief:
 
 def believed(evidence: Evidence, tuning: Tuning) -> Belief:
     """The belief after all trials, in their order: each row has the features that were known before its outcome."""
-    roots = (kernel for kernel in evidence.kernels.values() if kernel.parent not in evidence.kernels)
-    parents = {root.id: ParentRecord(root.value, root.variance, top=root.value) for root in roots}
-    stems: dict[str, StemRecord] = {}
-    rows: list[tuple[tuple[float, ...], float]] = []
-    scored: list[Trial] = []
-    verified = failed = stalled = 0
-    repeated = [0, 0]
-    best = max((p.value for p in parents.values()), default=0.0)
-    pending = {c.id: c for c in evidence.kernels.values() if c.id not in parents}
+    learner = _Learner(evidence, tuning)
     for trial in evidence.trials:
-        if (stem := stems.get(trial.stem)) is None:
-            stem = stems[trial.stem] = StemRecord()
-        stalled += 1
-        if (sibling := pending.pop(trial.parent, None)) is not None:  # a trial has one child, its other kernels are parents too
-            parents[sibling.id] = ParentRecord(sibling.value, sibling.variance, top=sibling.value)
-        record = parents.get(trial.parent)
-        if record is None:
-            continue
-        record.tried.add(trial.stem)
+        learner.learn(trial)
+    return learner.belief()
+
+
+class _Learner:
+    """What is known after some of the trials."""
+
+    def __init__(self, evidence: Evidence, tuning: Tuning) -> None:
+        self._evidence, self._tuning = evidence, tuning
+        roots = [kernel for kernel in evidence.kernels.values() if kernel.parent not in evidence.kernels]
+        self._parents = {root.id: _unexpected(root) for root in roots}
+        self._pending = {kernel.id: kernel for kernel in evidence.kernels.values() if kernel.id not in self._parents}
+        """Kernels that no trial has made yet."""
+        self._stems: dict[str, StemRecord] = {}
+        self._rows: list[tuple[tuple[float, ...], float]] = []
+        """Features and gain of each trial that was verified, which ``_scored`` holds."""
+        self._scored: list[Trial] = []
+        self._failed = self._stalled = 0
+        self._repeated = [0, 0]
+        self._best = max((record.value for record in self._parents.values()), default=0.0)
+
+    def learn(self, trial: Trial) -> None:
+        """Take one more trial into account."""
+        if (stem := self._stems.get(trial.stem)) is None:
+            stem = self._stems[trial.stem] = StemRecord()
+        self._stalled += 1
+        if (sibling := self._pending.pop(trial.parent, None)) is not None:
+            self._parents[sibling.id] = _unexpected(sibling)  # a trial has one child, its other kernels are parents too
+        parent = self._parents.get(trial.parent)
+        if parent is None:
+            return
+        parent.tried.add(trial.stem)
         if trial.repeated:
-            repeated[trial.child is None] += 1
+            self._repeated[trial.child is None] += 1
         if trial.child is None:
-            stem.failed, failed = stem.failed + 1, failed + 1
+            self._failed += 1
+            stem.failed += 1
             stem.misfits += trial.repeated
-            continue
-        verified += 1
-        child = evidence.kernels[trial.child]
-        features = _features(tuning, evidence, record, stem, trial.stem, trial.predicted)
-        parents[child.id] = made = _child(tuning.prior, record, child, features)
-        pending.pop(child.id, None)
-        gain = made.value - record.value
-        rows.append((features, gain))
-        scored.append(trial)
-        record.kernels += 1
+        else:
+            self._gain(trial, self._evidence.kernels[trial.child], parent, stem)
+
+    def _gain(self, trial: Trial, child: Parent, parent: ParentRecord, stem: StemRecord) -> None:
+        """A trial that made a verified kernel."""
+        features = _features(self._tuning, self._evidence, parent, stem, trial.stem, trial.predicted)
+        self._parents[child.id] = made = _child(self._tuning.prior, parent, child, features)
+        self._pending.pop(child.id, None)
+        gain = made.value - parent.value
+        self._rows.append((features, gain))
+        self._scored.append(trial)
+        parent.kernels += 1
         stem.gained, stem.squares, stem.measured = stem.gained + gain, stem.squares + gain * gain, stem.measured + 1
-        if made.value > best + _GAINED:
-            best, stalled = made.value, 0
-    for child in pending.values():
-        parents.setdefault(child.id, ParentRecord(child.value, child.variance, top=child.value))
-    posterior = fitted(tuning.prior, rows)
-    slopes, categories = _offsets(evidence, posterior, rows, scored)
-    gains = tuple(gain for _, gain in rows)
-    return Belief(
-        evidence,
-        tuning,
-        posterior,
-        parents,
-        stems,
-        slopes,
-        categories,
-        (verified, failed),
-        (repeated[0], repeated[1]),
-        stalled,
-        gains,
-    )
+        if made.value > self._best + _GAINED:
+            self._best, self._stalled = made.value, 0
+
+    def belief(self) -> Belief:
+        """What follows from all that was learnt."""
+        parents = {**self._parents, **{one.id: _unexpected(one) for one in self._pending.values()}}
+        posterior = fitted(self._tuning.prior, self._rows)
+        slopes, categories = _offsets(self._evidence, posterior, self._rows, self._scored)
+        rate, repeated = (len(self._scored), self._failed), (self._repeated[0], self._repeated[1])
+        gains = tuple(gain for _, gain in self._rows)
+        return Belief(
+            self._evidence, self._tuning, posterior, parents, self._stems, slopes, categories, rate, repeated, self._stalled,
+            gains,
+        )  # fmt: skip
+
+
+def _unexpected(kernel: Parent) -> ParentRecord:
+    """A kernel of which nothing was expected: a root, or one that no known trial made."""
+    return ParentRecord(kernel.value, kernel.variance, top=kernel.value)
 
 
 def _child(prior: Prior, parent: ParentRecord, child: Parent, features: tuple[float, ...]) -> ParentRecord:

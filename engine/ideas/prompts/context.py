@@ -256,9 +256,9 @@ def evidence(state: SessionState, kernel: Kernel) -> Iterator[str]:
         yield f"hardware counters, parent in brackets: {profile.line(kernel.profile, parent.profile if parent else None)}"
         if text := bottleneck.summary(kernel.profile, state.preparation.bytes_moved if state.preparation else 0):
             yield f"bottleneck by counters: {text}"
-    if kernel.profile is not None and kernel.profile.hot is not None:
+    if kernel.profile is not None and kernel.profile.hot is not None and (text := hot_code.summary(kernel.profile.hot)):
         how = f" ({hot_code.SKID})" if kernel.profile.hot.samples else ""
-        yield f"hot code{how}: {hot_code.summary(kernel.profile.hot)}"
+        yield f"hot code{how}: {text}"
     before = _parent_mix(state, kernel)
     if text := instruction_mix.summary(kernel.resources, kernel.instructions, sol, before=before, counts=False):
         yield f"summary: {text}"

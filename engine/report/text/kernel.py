@@ -95,8 +95,8 @@ def _history(state: SessionState, kernel: Kernel) -> Iterator[Row]:
     if kernel.profile is not None:
         parent = state.kernels.get(kernel.parent or "")
         yield "counters", one_line(profile.line(kernel.profile, parent.profile if parent else None))
-        if kernel.profile.hot is not None:
-            yield "hot code", one_line(hot_code.summary(kernel.profile.hot))
+        if kernel.profile.hot is not None and (words := one_line(hot_code.summary(kernel.profile.hot))):
+            yield "hot code", words
     for note in state.notes:
         if note.target == kernel.id:
             yield "note", f"{one_line(note.text)} ({note.by})"

@@ -17,10 +17,12 @@ from engine.domain.errors import ProblemError
 from engine.domain.memory_plan import SAME_PAIRS
 from engine.domain.model import Device, Interval, Measurement
 from engine.trial.judge import baseline_cache, conditions
-from engine.trial.judge.interleaving import CheckTally, Contestants, PairSetup, run_pair
+from engine.trial.judge.failures import TrustedProcessLost
+from engine.trial.judge.interleaving import Contestants, PairSetup, run_pair
+from engine.trial.judge.judged_calls import CheckTally
 from engine.trial.judge.measurement import MeasurementReport
 from engine.trial.judge.process_pool import ProcessPool
-from engine.trial.judge.runner_client import RunnerClient, TrustedProcessLost
+from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.timing import PairTimes, log_ratios, samples_for, shared_samples
 from engine.trial.protocol import OpenRequest

@@ -1,8 +1,7 @@
-"""The times of one call, the judge's work around it, and how a runner ended in it. No torch."""
+"""The times of one call, and the judge's work around it. No torch."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -66,24 +65,3 @@ def claim_flaw(claims: ClaimedTimes, wall_us: float, *, trusted: bool) -> str:
     if claims.device_us > wall_us * 1.02 + 50:
         return f"the runner claims {claims.device_us:.0f} µs, more than the {wall_us:.0f} µs of the judge's clock"
     return ""
-
-
-_SIGNALS = {
-    4: "illegal instruction", 6: "aborted", 7: "bus error", 8: "arithmetic error", 9: "killed", 11: "segmentation fault",
-}  # fmt: skip
-
-
-def how_ended(status: int, when: str) -> str:
-    """The reason of a runner that ended; ``status`` as from ``waitpid``, negative if unknown."""
-    if status < 0 or not os.WIFSIGNALED(status):
-        return f"its process exited {when}"
-    number = os.WTERMSIG(status)
-    how = f"signal {number} ({_SIGNALS[number]})" if number in _SIGNALS else f"signal {number}"
-    hint = ": a write to an input or past a buffer?" if number in (7, 11) else ""
-    return f"terminated by {how} {when}{hint}"
-
-
-def last_words(text: str) -> str:
-    """``: `` and what a process that died wrote last: an exception's message without what the C++ runtime adds; or nothing."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f": {lines[-1].removeprefix('what():').strip()}" if lines else ""

@@ -14,8 +14,9 @@ from typing import TypeVar
 
 from engine.domain.model import FailureKind, Measurement
 from engine.domain.regimes import Sustained
-from engine.trial.judge.interleaving import CheckTally, judged_call
-from engine.trial.judge.runner_client import RunnerClient, TrialFailed
+from engine.trial.judge.failures import TrialFailed
+from engine.trial.judge.judged_calls import CheckTally, judged_call
+from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.protocol import Candidate
 

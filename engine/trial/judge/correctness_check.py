@@ -15,7 +15,8 @@ from engine.domain.preparation import CorrectnessCheck, TrivialModel
 from engine.problem.reference import Reference
 from engine.problem.values import equal_values, tensors
 from engine.trial.judge.blocks import Moments, in_blocks, moments
-from engine.trial.judge.calibration import Calibration, Case, default_class, fresh_seed, make_case, output_dtype, output_names
+from engine.trial.judge.calibration import Calibration
+from engine.trial.judge.cases import Case, default_class, fresh_seed, make_case, output_dtype, output_names
 from engine.trial.judge.comparison import spread_of
 from engine.trial.judge.format_check import refuses
 from engine.trial.judge.perturbations import OWN

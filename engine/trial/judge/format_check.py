@@ -12,7 +12,7 @@ from engine.domain.model import FailureKind
 from engine.domain.preparation import ClassErrors
 from engine.domain.problem_format import FormatTolerance, FormatVerdict
 from engine.problem.reference import Reference
-from engine.trial.judge.runner_client import TrialFailed
+from engine.trial.judge.failures import TrialFailed
 
 _LONGEST = 200
 _BLOCK = 1 << 22

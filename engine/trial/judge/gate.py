@@ -16,10 +16,12 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from engine.domain.errors import DeviceError
 from engine.trial.judge.runner_memory import addresses_of_call
 from engine.trial.messages import ArenaHandle
 from engine.trial.shared import arena
 from engine.trial.shared.cuda import driver as cuda
+from engine.trial.shared.cuda.device_memory import DeviceHandle, Means
 from engine.trial.shared.layout import GATE_BYTES, GATE_DONE, GATE_OPENED
 
 ARMING_S = 0.005
@@ -101,7 +103,15 @@ class Segments:
     _mapped: dict[int, tuple[int, arena.DeviceBorrowed]] = field(default_factory=dict)
 
     def map(self, address: int, handle: ArenaHandle, fds: list[int]) -> None:
-        """Map a segment. Raises DeviceError."""
+        """Map a segment; closes the descriptors. Raises DeviceError, also for a handle that contradicts itself."""
+        try:
+            claimed = DeviceHandle.parse(handle.header)
+            agrees = claimed.means is Means.DESCRIPTOR and claimed.size == handle.size
+            if len(fds) != 1 or handle.kind != "cuda-fd" or not agrees:
+                raise DeviceError("invalid device memory handle: the other side forged it")
+        except DeviceError:
+            arena.close_descriptors(fds)
+            raise
         self.drop(address)
         self._mapped[address] = (handle.size, arena.DeviceBorrowed(handle, fds.pop()))
 

@@ -9,7 +9,7 @@ import torch
 
 from engine.domain.errors import EspalierError, ProblemError
 from engine.problem.reference import Reference
-from engine.trial.judge.calibration import fresh_seed
+from engine.trial.judge.cases import fresh_seed
 from engine.trial.shared.argument_codec import encode_call, encode_value
 
 

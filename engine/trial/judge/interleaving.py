@@ -10,23 +10,22 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
 from engine.domain.model import FailureKind
-from engine.domain.problem_format import FormatVerdict
 from engine.trial.judge.call_order import CallOrder, PerturbedCalls
-from engine.trial.judge.call_times import CallHook, Timing
-from engine.trial.judge.comparison import NO_ERROR, Errors
+from engine.trial.judge.call_times import Timing
 from engine.trial.judge.conditions import ConditionsMonitor, NoMonitor
 from engine.trial.judge.contention import ContentionMonitor, OtherWork
+from engine.trial.judge.failures import TrialFailed, blaming
+from engine.trial.judge.judged_calls import CheckTally, judge_outputs, judged_call, releasing, watched, watched_gated_call
 from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.runner_client import RunnerClient, TrialFailed, blaming
-from engine.trial.judge.test_bed import Findings, TestBed
+from engine.trial.judge.runner_client import RunnerClient
+from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.timing import (
     BY_JUDGES_CLOCK,
     KERNEL,
@@ -39,7 +38,6 @@ from engine.trial.judge.timing import (
     with_counted_times,
     without_marks,
 )
-from engine.trial.judge.watch import Watch
 from engine.trial.messages import RunKernel
 
 
@@ -91,20 +89,6 @@ class Probe:
         return (time.perf_counter_ns() - start) / 1e3
 
 
-@dataclass(slots=True)
-class CheckTally:
-    """The checks of all calls of one trial: their number and the worst errors."""
-
-    trials: int = 0
-    errors: Errors = NO_ERROR
-    caveats: list[str] = field(default_factory=list)
-    format_verdict: FormatVerdict | None = None
-
-    def add(self, errors: Errors) -> None:
-        self.trials += 1
-        self.errors = self.errors.worst(errors)
-
-
 @dataclass(frozen=True, slots=True)
 class Contestants:
     """Who is called in every sample: the judged kernels (``kernel``, perhaps ``other``), baselines, the null kernel."""
@@ -132,90 +116,6 @@ class Contestants:
     def by_judges_clock(self) -> bool:
         """Whether the judge's clock counts for the judged kernels."""
         return any(contract in BY_JUDGES_CLOCK for contract in self.contracts.values())
-
-
-def judged_call(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally, distribution: str = "own") -> Timing:
-    """Poison, call, check. Raises TrialFailed when the output is wrong or a rule of the trial was broken."""
-    bed.turn_to(runner.party)
-    bed.renew(slot)
-    bed.poison(slot)
-    if runner.checks_gated:
-        timing = _watched_gated_call(bed, runner, slot, lambda: None)
-    else:
-        watch = bed.watch(slot)
-        bed.settle()
-        timing = _watched(bed, watch, runner, RunKernel(slot))
-    judge_outputs(bed.check(slot, distribution), tally, distribution)
-    return timing
-
-
-def _watched(bed: TestBed, watch: Watch, runner: RunnerClient, order: RunKernel, *others: CallHook) -> Timing:
-    timing = runner.call(order, (*others, watch.of_runner(lambda: runner.delivered)))
-    _receive_outputs(bed, watch, runner, order.slot)
-    return timing
-
-
-def _watched_gated_call(bed: TestBed, runner: RunnerClient, slot: int, flush: Callable[[], None]) -> Timing:
-    """A gated call of a judged kernel; inputs are withdrawn before it and released within it."""
-    watch = bed.watch(slot).of_runner(lambda: runner.delivered)
-    bed.withdraw(slot)
-    timing = runner.gated_call(slot, _releasing(bed, slot, flush), watch)
-    _receive_outputs(bed, watch, runner, slot)
-    return timing
-
-
-def _receive_outputs(bed: TestBed, watch: Watch, runner: RunnerClient, slot: int) -> None:
-    """Check that nothing was written after the call, and take a module's outputs from where it made them."""
-    with unreadable_outputs_fail():
-        if watch.outputs_changed():
-            raise still_written()
-        receive_delivered(bed, runner, slot)
-
-
-def still_written() -> TrialFailed:
-    """The failure of a kernel that went on after its reply."""
-    return TrialFailed(FailureKind.REJECTED, "outputs were still being written after the call returned")
-
-
-@contextmanager
-def unreadable_outputs_fail() -> Iterator[None]:
-    """A kernel whose outputs cannot be read has failed."""
-    try:
-        yield
-    except OSError as error:
-        raise TrialFailed(FailureKind.REJECTED, f"its output cannot be read: {error.strerror}") from error
-
-
-def receive_delivered(bed: TestBed, runner: RunnerClient, slot: int) -> None:
-    """Take a module's outputs from where it made them, and check that those of earlier calls that are held have stayed.
-
-    Raises TrialFailed, OSError.
-    """
-    if runner.delivered is None:
-        if runner.delivers:
-            raise TrialFailed(FailureKind.REJECTED, "its reply does not say where its outputs are: did the kernel forge it?")
-        return
-    bed.receive(slot, runner.delivered)
-    if runner.held.overwritten_by(runner.delivered, bed.outputs(slot), bed.reference.lent_outputs):
-        raise TrialFailed(FailureKind.REJECTED, "overwrote the memory of an earlier call's output, which is still held")
-
-
-def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> None:
-    """Add one check to the tally, or raise TrialFailed."""
-    if findings.violation:
-        raise TrialFailed(FailureKind.REJECTED, findings.violation)
-    errors = findings.ruling.errors
-    tally.add(errors)
-    if findings.ruling.caveat:
-        tally.caveats.append(findings.ruling.caveat)
-    if not findings.ruling.passed:
-        on = "" if distribution == "own" else f" on perturbed inputs ({distribution})"
-        what = errors.flaw or (
-            f"centred error {errors.rel_fro:.2e}, worst element {errors.max_scaled:.2e} of its scale, "
-            f"largest absolute error {errors.max_abs:.2e}"
-        )
-        evidence = tuple(replace(one, inputs=distribution, call=tally.trials) for one in findings.ruling.evidence)
-        raise TrialFailed(FailureKind.MISMATCH, f"call {tally.trials}{on}: {what}", evidence=evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,57 +146,104 @@ def run_pair(
     A few calls of the judged kernels at random places use inputs with another perturbation each (``perturbed`` of them) and are
     not counted as samples: being careful in a process's first calls only does not help.
     """
-    rows: list[dict[str, Timing]] = []
-    audits: list[dict[str, Timing]] = []
-    turns, audit_turns, alone_turns = (CallOrder(setup.order) for _ in range(3))
-    warm_up = contest.warm_up
-    wanted = warm_up + samples
-    distributions, most = (bed.calibration.distributions, perturbed) if contest.judged else ((), 0)
-    others = PerturbedCalls(setup.order, distributions, wanted, most)
-    others_tally = CheckTally(tally.trials)
-    holds = setup.holds and not contest.by_judges_clock
-    setup.monitor.begin()
-    setup.others.begin()
+    return _PairRun(bed, contest, samples, setup, tally, perturbed).run()
 
-    def needs_more() -> bool:
-        few = len(undisturbed_rows(rows[warm_up:])) < samples and len(rows) < warm_up + _PATIENCE * samples
-        return few and setup.others.is_present()
 
-    while len(rows) < wanted or others.remain or needs_more():
-        burst = setup.order.sample(range(bed.slots), min(bed.slots, max(wanted - len(rows), 2)))
-        kinds = {slot: others.next() for slot in burst}
+_Copies = list[tuple[str, Sequence[torch.Tensor]]]
+"""The outputs of each judged kernel in one call."""
+
+
+class _PairRun:
+    """One pair, while its samples are taken."""
+
+    def __init__(
+        self, bed: TestBed, contest: Contestants, samples: int, setup: PairSetup, tally: CheckTally, perturbed: int
+    ) -> None:
+        self._bed, self._contest, self._setup, self._tally = bed, contest, setup, tally
+        self._samples = samples
+        self._rows: list[dict[str, Timing]] = []
+        """Warm-ups first."""
+        self._audits: list[dict[str, Timing]] = []
+        self._turns, self._audit_turns, self._alone_turns = (CallOrder(setup.order) for _ in range(3))
+        self._warm_up = contest.warm_up
+        self._wanted = self._warm_up + samples
+        distributions, most = (bed.calibration.distributions, perturbed) if contest.judged else ((), 0)
+        self._others = PerturbedCalls(setup.order, distributions, self._wanted, most)
+        self._others_tally = CheckTally(tally.trials)
+        self._holds = setup.holds and not contest.by_judges_clock
+
+    def run(self) -> PairTimes:
+        """Take samples until there are enough. Raises TrialFailed."""
+        self._setup.monitor.begin()
+        self._setup.others.begin()
+        while self._lacks_samples():
+            self._burst()
+        rows = self._rows if self._setup.others.is_present() else without_marks(self._rows)
+        found = replace(
+            pair_times(rows[self._warm_up :], self._samples),
+            audits=columns(self._audits),
+            conditions=self._setup.monitor.end(),
+            on_gpu=self._setup.holds,
+        )
+        return with_counted_times(found, self._contest.contracts, self._contest.baselines)
+
+    def _lacks_samples(self) -> bool:
+        if len(self._rows) < self._wanted or self._others.remain:
+            return True
+        if len(self._rows) >= self._warm_up + _PATIENCE * self._samples:
+            return False
+        few = len(undisturbed_rows(self._rows[self._warm_up :])) < self._samples
+        return few and self._setup.others.is_present()
+
+    def _burst(self) -> None:
+        """Draw inputs for some slots, call everyone on each, then check all outputs."""
+        bed, order = self._bed, self._setup.order
+        burst = order.sample(range(bed.slots), min(bed.slots, max(self._wanted - len(self._rows), 2)))
+        kinds = {slot: self._others.next() for slot in burst}
         for slot, kind in kinds.items():
             bed.draw(slot, kind or OWN)
-        taken: dict[int, list[tuple[str, Sequence[torch.Tensor]]]] = {}
+        taken: dict[int, _Copies] = {}
         for slot, kind in kinds.items():
             bed.release(slot)
-            audit = holds and _AUDITED * len(audits) < len(rows) - warm_up
-            order = RunKernel(slot, _hold_us(rows[:warm_up], warm_up) if holds and not audit else 0.0)
-            if kind is not None:
-                _, taken[slot] = _sample(bed, contest.judged_alone(), order, setup, alone_turns)
-                continue
-            row, taken[slot] = _sample(bed, contest, order, setup, audit_turns if audit else turns)
-            setup.monitor.sample()
-            (audits if audit else rows).append(row)
+            taken[slot] = self._call(slot) if kind is None else self._call_alone(slot)
         for slot, copies in taken.items():
             for name, outputs in copies:
-                bed.turn_to(name)
-                try:
-                    kind = kinds[slot] or OWN
-                    judge_outputs(bed.check(slot, kind, outputs), tally if kind == OWN else others_tally, kind)
-                except TrialFailed as failed:
-                    wrong = name if failed.failure.kind is FailureKind.MISMATCH else KERNEL
-                    failed.at_fault = _find_culprit(bed, contest, slot) or wrong
-                    raise
-    if not setup.others.is_present():
-        rows = without_marks(rows)
-    found = replace(
-        pair_times(rows[warm_up:], samples),
-        audits=columns(audits),
-        conditions=setup.monitor.end(),
-        on_gpu=setup.holds,
-    )
-    return with_counted_times(found, contest.contracts, contest.baselines)
+                self._check(slot, kinds[slot] or OWN, name, outputs)
+
+    def _call(self, slot: int) -> _Copies:
+        """A sample, or an audit: a call without the device held."""
+        audit = self._is_audit()
+        turns = self._audit_turns if audit else self._turns
+        row, copies = self._take(self._contest, self._order(slot), turns)
+        self._setup.monitor.sample()
+        (self._audits if audit else self._rows).append(row)
+        return copies
+
+    def _call_alone(self, slot: int) -> _Copies:
+        """A call of the judged kernels only, on perturbed inputs: it is no sample."""
+        return self._take(self._contest.judged_alone(), self._order(slot), self._alone_turns)[1]
+
+    def _is_audit(self) -> bool:
+        """Whether the device is not held in the next call, for comparison."""
+        return self._holds and _AUDITED * len(self._audits) < len(self._rows) - self._warm_up
+
+    def _order(self, slot: int) -> RunKernel:
+        held = self._holds and not self._is_audit()
+        return RunKernel(slot, _hold_us(self._rows[: self._warm_up], self._warm_up) if held else 0.0)
+
+    def _take(self, contest: Contestants, order: RunKernel, turns: CallOrder) -> tuple[dict[str, Timing], _Copies]:
+        return _sample(self._bed, contest, order, self._setup, turns)
+
+    def _check(self, slot: int, kind: str, name: str, outputs: Sequence[torch.Tensor]) -> None:
+        """Judge the outputs of one kernel in one call. Raises TrialFailed with the kernel at fault."""
+        self._bed.turn_to(name)
+        tally = self._tally if kind == OWN else self._others_tally
+        try:
+            judge_outputs(self._bed.check(slot, kind, outputs), tally, kind)
+        except TrialFailed as failed:
+            wrong = name if failed.failure.kind is FailureKind.MISMATCH else KERNEL
+            failed.at_fault = _find_culprit(self._bed, self._contest, slot) or wrong
+            raise
 
 
 def _find_culprit(bed: TestBed, contest: Contestants, slot: int) -> str:
@@ -371,19 +318,11 @@ def _plain(
     watch = bed.watch(order.slot) if judged else None
     bed.settle()
     setup.flush()
-    return runner.call(order, (contention,)) if watch is None else _watched(bed, watch, runner, order, contention)
+    return runner.call(order, (contention,)) if watch is None else watched(bed, watch, runner, order, contention)
 
 
 def _gated(bed: TestBed, runner: RunnerClient, slot: int, setup: PairSetup, *, judged: bool) -> Timing:
     if judged:
-        return _watched_gated_call(bed, runner, slot, setup.flush.enqueue)
+        return watched_gated_call(bed, runner, slot, setup.flush.enqueue)
     bed.withdraw(slot)
-    return runner.gated_call(slot, _releasing(bed, slot, setup.flush.enqueue), None)
-
-
-def _releasing(bed: TestBed, slot: int, flush: Callable[[], None]) -> Callable[[], None]:
-    def release() -> None:
-        bed.release_inputs(slot)
-        flush()
-
-    return release
+    return runner.gated_call(slot, releasing(bed, slot, setup.flush.enqueue), None)

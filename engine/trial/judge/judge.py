@@ -27,12 +27,12 @@ from engine.problem.reference import Reference
 from engine.trial.judge import conditions, devices, roofline, stopping
 from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.contention import ContentionMonitor, OtherWork
+from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.interleaving import HOT, CacheFlush, Contestants, PairSetup, Probe
 from engine.trial.judge.memory_room import needs_of
 from engine.trial.judge.process_pairs import ProcessPairs
 from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.retrying import retried
-from engine.trial.judge.runner_client import TrialFailed
 from engine.trial.judge.sustained_suite import SustainedSuite
 from engine.trial.judge.timing import KERNEL, PairTimes, raw
 from engine.trial.judge.workload_trial import JudgeTools, WorkloadTrial, by_workload

@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager, ExitStack
 
 from engine.domain import suite
 from engine.trial.judge.constant_weights import ConstantWeights
+from engine.trial.judge.failures import blaming
 from engine.trial.judge.interleaving import Contestants
 from engine.trial.judge.process_pool import LOAD_S, ProcessPool
-from engine.trial.judge.runner_client import RunnerClient, blaming
+from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.workload_trial import Pair, Say, TakePair, WorkloadTrial
 from engine.trial.protocol import OTHER, Candidate
 

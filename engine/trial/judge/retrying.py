@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 import torch
 
 from engine.domain.model import Device, FailureKind
+from engine.trial.judge.failures import TrialFailed, TrustedProcessLost
 from engine.trial.judge.process_pool import ProcessPool
-from engine.trial.judge.runner_client import TrialFailed, TrustedProcessLost
 from engine.trial.judge.test_beds import ran_out
 
 Reply = TypeVar("Reply")

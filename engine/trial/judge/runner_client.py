@@ -12,11 +12,11 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from engine.domain.errors import DeviceError, EspalierError, ProblemError, SandboxError, head_and_tail, printable
-from engine.domain.mismatch import Mismatch
-from engine.domain.model import Failure, FailureKind
+from engine.domain.errors import DeviceError, SandboxError
+from engine.domain.model import FailureKind
 from engine.trial.channel import ChannelClosed, ChannelGarbled, ChannelTimeout
-from engine.trial.judge.call_times import CallHook, During, Timing, claim_flaw, how_ended, last_words
+from engine.trial.judge import failures
+from engine.trial.judge.call_times import CallHook, During, Timing, claim_flaw
 from engine.trial.judge.gate import ARMING_S, DeviceGate, DeviceOutputs, Segments
 from engine.trial.judge.held_outputs import HeldOutputs
 from engine.trial.judge.host_client import Host, RunnerHandle
@@ -24,6 +24,7 @@ from engine.trial.judge.runner_memory import Outputs, RunnerMemory
 from engine.trial.judge.timing import KERNEL
 from engine.trial.judge.written_memory import TRUSTED
 from engine.trial.messages import (
+    ArenaHandle,
     Armed,
     ClaimedTimes,
     Fault,
@@ -40,34 +41,8 @@ from engine.trial.shared.arena import close_descriptors
 _CONTEXT_S = 60.0
 _FIRST = 3.0
 """Factor on the time limit of a module's first call, in which it may compile."""
-_LONGEST_TEXT, _LONGEST_REASON = 5000, 400
 
 Found = TypeVar("Found")
-
-
-class TrustedProcessLost(EspalierError):
-    """A baseline's or the null kernel's process died or hangs: a fault of the machine or of the reference."""
-
-
-class TrialFailed(Exception):
-    """The kernel failed its trial. Used inside the judge only: the engine gets a ``FailedVerdict``."""
-
-    def __init__(self, kind: FailureKind, reason: str, log: str = "", evidence: tuple[Mismatch, ...] = ()) -> None:
-        super().__init__(reason)
-        self.failure = Failure(kind, reason, mismatches=evidence)
-        self.log = log
-        self.at_fault = ""
-        """The contestant that failed, if several kernels are judged; see ``blaming``."""
-
-
-@contextmanager
-def blaming(name: str) -> Iterator[None]:
-    """Attribute a failure inside to this contestant."""
-    try:
-        yield
-    except TrialFailed as failed:
-        failed.at_fault = failed.at_fault or name
-        raise
 
 
 class RunnerClient:
@@ -252,9 +227,7 @@ class RunnerClient:
             reply, fds = channel.receive_times(RunnerReply, seconds)
             match reply:
                 case Segment(address, handle):
-                    if len(fds) != 1 or handle.kind != "cuda-fd":
-                        raise ChannelGarbled("a segment without its descriptor")
-                    self._segments.map(address, handle, fds)
+                    self._map(address, handle, fds)
                     return None
                 case SegmentFreed(address):
                     self._segments.drop(address)
@@ -263,6 +236,14 @@ class RunnerClient:
                     self.delivered = DeviceOutputs(self._segments, outputs)
         close_descriptors(fds)
         return reply  # type: ignore[no-any-return]
+
+    def _map(self, address: int, handle: ArenaHandle, fds: list[int]) -> None:
+        """Map memory in which a module allocates. What the runner says of it may be forged. Raises TrialFailed."""
+        try:
+            self._segments.map(address, handle, fds)
+        except DeviceError as error:
+            self.close()
+            raise self._failed(FailureKind.REJECTED, f"the memory of its outputs cannot be mapped: {error}") from error
 
     def _ended(self, reply: RunnerReply, wall: float) -> Timing:
         """Freeze; the times of the call. Raises TrialFailed."""
@@ -333,17 +314,11 @@ class RunnerClient:
         self.close()
         return self._failed(FailureKind.REJECTED, "unexpected reply from the runner: did the kernel forge it?")
 
-    def _failed(self, kind: FailureKind, reason: str, log: str = "") -> Exception:
-        """The exception for a fault; a trusted runner's is the reference's or the machine's."""
-        if self._trusted:
-            return ProblemError(f"the baseline cannot be measured: {reason}")
-        return TrialFailed(kind, reason, log)
+    def _failed(self, kind: FailureKind, reason: str) -> Exception:
+        return failures.failure(kind, reason, trusted=self._trusted)
 
-    def _lost(self, kind: FailureKind, reason: str, log: str = "") -> Exception:
-        """The same for a runner that died or does not reply; a trusted one can be restarted."""
-        if self._trusted:
-            return TrustedProcessLost(f"the baseline cannot be measured: {reason}")
-        return TrialFailed(kind, reason, log)
+    def _lost(self, kind: FailureKind, reason: str) -> Exception:
+        return failures.loss(kind, reason, trusted=self._trusted)
 
     def _receive(self, seconds: float, when: str = "during the call") -> RunnerReply:
         assert self._runner is not None
@@ -371,17 +346,11 @@ class RunnerClient:
         assert self._runner is not None
         ended = self._host.reap(self._runner)
         self._runner = None
-        text = printable(ended.text)
-        raise self._lost(FailureKind.CRASHED, f"{how_ended(ended.status, when)}{last_words(text)[:_LONGEST_REASON]}", text)
+        raise failures.death(ended.status, ended.text, when, trusted=self._trusted)
 
     def _fault(self, fault: Fault) -> None:
         self.close()
-        text = printable(head_and_tail(fault.text, _LONGEST_TEXT))
-        lines = [line for line in text.strip().splitlines() if line.strip()] or ["no message"]
-        if fault.kind == "impossible" and self._trusted:
-            raise DeviceError(lines[-1])
-        kind = FailureKind(fault.kind) if fault.kind in set(FailureKind) else FailureKind.CRASHED
-        raise self._failed(kind, lines[-1][:_LONGEST_REASON], text)
+        raise failures.reported(fault, trusted=self._trusted)
 
     def close(self) -> None:
         """Reap the runner; idempotent."""

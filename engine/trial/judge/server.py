@@ -25,10 +25,10 @@ from engine.problem.reference import Reference
 from engine.trial import protocol as p
 from engine.trial.channel import Channel, ChannelClosed
 from engine.trial.judge import devices, roofline
-from engine.trial.judge.calibration import fresh_seed
+from engine.trial.judge.cases import fresh_seed
+from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.input_dump import call_template, construction_arguments, dump_inputs
 from engine.trial.judge.judge import Judge
-from engine.trial.judge.runner_client import TrialFailed
 from engine.trial.messages import Message
 
 _PR_SET_PDEATHSIG = 1

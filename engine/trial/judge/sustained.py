@@ -20,17 +20,11 @@ from dataclasses import replace
 from engine.trial.judge.call_order import CallOrder
 from engine.trial.judge.call_times import CallHook, During
 from engine.trial.judge.conditions import UnderLoad
-from engine.trial.judge.interleaving import (
-    CheckTally,
-    Contestants,
-    PairSetup,
-    judge_outputs,
-    receive_delivered,
-    still_written,
-    unreadable_outputs_fail,
-)
+from engine.trial.judge.failures import blaming
+from engine.trial.judge.interleaving import Contestants, PairSetup
+from engine.trial.judge.judged_calls import CheckTally, judge_outputs, receive_delivered, still_written, unreadable_outputs_fail
 from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.runner_client import RunnerClient, blaming
+from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.sustained_times import Burst, ContestantTurn, Pace, SustainedPair, is_steady
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.timing import NULL

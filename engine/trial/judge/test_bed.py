@@ -21,8 +21,10 @@ from engine.domain.problem_format import FormatVerdict
 from engine.problem.reference import Reference
 from engine.problem.values import tensors
 from engine.trial.judge.blocks import as_integers, as_rows_of_bytes, in_blocks, moments
-from engine.trial.judge.calibration import Calibration, Case, ReferenceOnCase, fresh_seed, output_names
+from engine.trial.judge.calibration import Calibration
+from engine.trial.judge.cases import Case, ReferenceOnCase, fresh_seed, output_names
 from engine.trial.judge.format_check import format_verdict
+from engine.trial.judge.guards import NAN_BYTES, PATTERN, POISONS, Guards
 from engine.trial.judge.mismatch_tally import evidence
 from engine.trial.judge.perturbations import OWN, perturb, swap_few, with_swaps
 from engine.trial.judge.runner_memory import Outputs
@@ -31,14 +33,7 @@ from engine.trial.judge.watch import Watch
 from engine.trial.judge.written_memory import WrittenMemory
 from engine.trial.messages import ArenaHandle, Slot
 from engine.trial.shared import arena
-from engine.trial.shared.layout import Layout, nbytes, plan_layout
-
-_PATTERN = 0xA5
-_NAN_BYTES = 0xFF
-"""All bits set: NaN in every floating type, −1 in every signed one."""
-_POISONS = (_NAN_BYTES, 0x5B)
-"""Fill bytes of outputs before a call, and of the guard regions around inputs, chosen at random: NaN or a large finite number.
-Either can be the right output, and a maximum ignores a NaN that was read past the end."""
+from engine.trial.shared.layout import nbytes, plan_layout
 
 _ROOMY = MemoryPlan(MOST_SLOTS, keeps_inputs=True, keeps_processes=True, copies_on_host=False, exact_on_host=False)
 
@@ -87,7 +82,7 @@ class TestBed:
         self.layout = plan_layout(self.signature.operands, self.slots, changes_inputs=reference.changes_inputs)
         self._inputs = arena.lend(device.label, self.layout.input_bytes, writable=False)
         try:
-            self._written = WrittenMemory(device.label, self.layout.output_bytes, _PATTERN)
+            self._written = WrittenMemory(device.label, self.layout.output_bytes, PATTERN)
         except DeviceError:
             self._inputs.close()
             raise
@@ -97,10 +92,9 @@ class TestBed:
         """The inputs of a slot in the judge's own memory; ``None``: to be drawn again."""
         self._known: tuple[tuple[_Draw, int, int | None], Sequence[torch.Tensor]] | None = None
         """The last expected outputs, and the inputs and weights that they belong to."""
-        self._poison = [_NAN_BYTES] * self.slots
+        self._poison = [NAN_BYTES] * self.slots
         self._rng = torch.Generator().manual_seed(fresh_seed())
-        self._guards = _gaps(self.layout, self.layout.output_bytes, writable=True)
-        self._input_guards = _gaps(self.layout, self.layout.input_bytes, writable=False)
+        self._guards = Guards(self.layout, self._inputs, self._written)
         self.init_seed = 0
         self._scalar_seed: int | None = None
         self.varied_constants: tuple[tuple[float, int], ...] = ()
@@ -116,12 +110,7 @@ class TestBed:
         ``varied``, parameters and buffers that the constructor fills with one number vary; with ``scalars``, floating-point
         scalars among the arguments of ``forward`` do.
         """
-        for memory in self._written:
-            for gap in self._guards:
-                memory.raw(*gap).fill_(_PATTERN)
-        around_inputs = secrets.choice(_POISONS)
-        for gap in self._input_guards:
-            self._inputs.raw(*gap).fill_(around_inputs)
+        self._guards.fill()
         self.init_seed = fresh_seed()
         self._scalar_seed = fresh_seed() if scalars else None
         self.varied_constants = tuple(sorted(self.reference.constants)) if varied else ()
@@ -228,7 +217,7 @@ class TestBed:
 
     def poison(self, slot: int) -> None:
         """Fill the outputs with poison to detect unwritten elements."""
-        self._poison[slot] = secrets.choice(_POISONS)
+        self._poison[slot] = secrets.choice(POISONS)
         for operand in self._written_slots(slot):
             self._outputs.raw(operand.offset, operand.offset + operand.nbytes).fill_(self._poison[slot])
         self.settle()
@@ -332,20 +321,7 @@ class TestBed:
 
         Called right after a call, it attributes the write to that call's kernel.
         """
-        # All guards, not only this slot's: a write far away must not be blamed on another kernel.
-        touched = [gap for gap in self._guards if not bool((self._outputs.raw(*gap) == _PATTERN).all())]
-        for gap in touched:
-            self._outputs.raw(*gap).fill_(_PATTERN)
-        if not touched:
-            return ""
-        for operand in self._written_slots(slot):
-            end = operand.offset + operand.nbytes
-            for gap in touched:
-                if gap[0] == end:
-                    return f"wrote past the end of its output {operand.name}"
-                if gap[1] == operand.offset:
-                    return f"wrote before the start of its output {operand.name}"
-        return "wrote far outside its outputs"
+        return self._guards.trespass(self._written_slots(slot))
 
     def watch(self, *slots: int) -> Watch:
         """A watch on the outputs of these slots."""
@@ -355,7 +331,7 @@ class TestBed:
         """Overwrite the inputs of ``slot`` in lent memory, until ``release_inputs``."""
         self._hold(slot)
         for operand in self._input_slots(slot):
-            self._arena(operand).raw(operand.offset, operand.offset + operand.nbytes).fill_(_NAN_BYTES)
+            self._arena(operand).raw(operand.offset, operand.offset + operand.nbytes).fill_(NAN_BYTES)
         self.settle()
 
     def release_inputs(self, slot: int) -> None:
@@ -403,14 +379,6 @@ def _redraws(reference: Reference) -> bool:
     """Whether the same seed draws the same inputs again."""
     one, other = (list(tensors(list(reference.inputs(1)))) for _ in range(2))
     return len(one) == len(other) and all(torch.equal(as_integers(a), as_integers(b)) for a, b in zip(one, other, strict=True))
-
-
-def _gaps(layout: Layout, size: int, *, writable: bool) -> list[tuple[int, int]]:
-    """The guard regions of the arena of what is written or only read, of all slots: start and end in bytes."""
-    within = [s for row in layout.slots for s in row if s.writable == writable]
-    starts = [0, *(s.offset + s.nbytes for s in within)]
-    ends = [*(s.offset for s in within), size]
-    return list(zip(starts, ends, strict=True))
 
 
 def operand_bytes(operands: Sequence[Operand]) -> int:

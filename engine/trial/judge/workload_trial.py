@@ -21,14 +21,16 @@ from engine.trial.judge import plausibility, roofline, sustained_times
 from engine.trial.judge.baselines import Baselines
 from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.correctness_check import describe_check
-from engine.trial.judge.interleaving import CheckTally, Contestants, PairSetup, judged_call, run_pair
+from engine.trial.judge.failures import TrialFailed
+from engine.trial.judge.interleaving import Contestants, PairSetup, run_pair
+from engine.trial.judge.judged_calls import CheckTally, judged_call
 from engine.trial.judge.known_calibrations import KnownCalibrations, shape_text
 from engine.trial.judge.measurement import MeasurementReport
 from engine.trial.judge.memory_room import needs_of
 from engine.trial.judge.mismatch_tally import on_holdout
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.process_pool import LOAD_S, ProcessPool
-from engine.trial.judge.runner_client import RunnerClient, TrialFailed
+from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.sustained import SustainedTrial
 from engine.trial.judge.sustained_times import PACES, SustainedPair
 from engine.trial.judge.test_bed import TestBed
@@ -276,7 +278,7 @@ class WorkloadTrial:
 
     def _verification(self, bed: TestBed, own: CheckTally, trials: int, holdouts: str, jitter: float) -> Verification:
         policy = bed.calibration.policy
-        limit = policy.limit(OWN)
+        limit = own.limit or policy.limit(OWN)
         return Verification(
             policy.name, trials, own.errors.rel_fro, limit.rel_fro, own.errors.max_abs, own.errors.max_scaled,
             limit.max_scaled, policy.label(own.errors, OWN), holdouts, jitter,

@@ -16,6 +16,7 @@ import msgspec
 
 from engine.domain.errors import ToolchainError
 from engine.domain.hot_code import HOTTEST, HotCode, HotLine
+from engine.domain.machine_listing import ListedInstruction, MachineListing
 from engine.domain.model import Contract, Dialect
 from engine.sandbox.confinement import Confinement
 from engine.sandbox.process import ProcessResult, run
@@ -24,8 +25,7 @@ from engine.toolchain.build import BuildFailure, BuildOutcome, BuildRequest, bui
 from engine.toolchain.cache import Cache, cache_folder
 from engine.toolchain.elf import starts_threads
 from engine.toolchain.inspection import Uninspected
-from engine.toolchain.listed_instructions import ListedInstruction
-from engine.toolchain.listing import MachineListing, build_with_lines, list_binary
+from engine.toolchain.listing import build_with_lines, list_binary
 from engine.toolchain.recipes import recipe_for
 from engine.trial.messages import SAMPLED_ADDRESSES, SampledAddresses
 from engine.trial.tools.kernel_case import DumpInputs, Store, sandboxed, write_spec

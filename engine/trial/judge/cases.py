@@ -1,0 +1,232 @@
+"""A case of a trial: inputs with the reference's float64 outputs, and what the reference errs on them. Imports torch."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from engine.domain.errors import ProblemError
+from engine.domain.model import PrecisionClass
+from engine.domain.preparation import ClassErrors
+from engine.problem.loading import is_out_of_memory
+from engine.problem.randomness import seeded
+from engine.problem.reference import Reference
+from engine.problem.values import map_arguments
+from engine.trial.judge import arithmetic, special_values, sums
+from engine.trial.judge.comparison import Errors, compare, compared_exactly
+from engine.trial.judge.perturbations import perturb
+from engine.trial.judge.ties import IndexTrace, equivalent
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One set of inputs with the reference's float64 outputs."""
+
+    model: nn.Module
+    draw: Callable[[], tuple[object, ...]]
+    expected: Sequence[torch.Tensor]
+    note: str = ""
+
+    @property
+    def inputs(self) -> tuple[object, ...]:
+        return self.draw()
+
+
+def fresh_seed() -> int:
+    """A secret seed; never leaves the judge."""
+    return secrets.randbits(62)
+
+
+def make_case(reference: Reference, distribution: str) -> Case:
+    """Inputs and weights from fresh secret seeds, with the float64 outputs."""
+    model = reference.judged_model(fresh_seed())
+    inputs = perturb(reference.inputs(fresh_seed()), distribution)
+    exact = reference.exact(model, inputs)
+    return Case(model, lambda: inputs, exact.outputs, exact.note)
+
+
+def output_names(reference: Reference) -> list[str]:
+    """Output names, in order."""
+    return [o.name for o in reference.signature().operands if o.role == "output"]
+
+
+def output_dtype(reference: Reference) -> torch.dtype:
+    """The floating type of the outputs (the narrowest, if several), or their integer type when none is floating."""
+    found: list[torch.dtype] = [getattr(torch, o.dtype) for o in reference.signature().operands if o.role == "output"]
+    floating = [d for d in found if d.is_floating_point]
+    return min(floating, key=lambda d: torch.finfo(d).bits) if floating else found[0]
+
+
+def default_class(reference: Reference) -> PrecisionClass:
+    """The class that eager PyTorch uses by default for this problem on this device."""
+    floating = [o.dtype for o in reference.signature().operands if o.dtype in ("float16", "bfloat16")]
+    if floating:
+        return PrecisionClass.HALF
+    if reference.device.type == "cuda" and "convolution" in reference.ops_used():
+        return PrecisionClass.TF32
+    return PrecisionClass.FP32
+
+
+def class_errors(reference: Reference, case: Case, wanted: Sequence[PrecisionClass]) -> dict[str, ClassErrors]:
+    """Errors of the reference's own arithmetic in each wanted class on one case. A class that overflows is omitted."""
+    names = output_names(reference)
+    found: dict[str, ClassErrors] = {}
+    for precision in wanted:
+        worst: Errors | None = None
+        for outputs in _in_class(reference, case, precision):
+            errors = compare(*_inexact_outputs(outputs, case.expected, names))
+            if not errors.flaw:
+                worst = errors if worst is None else worst.worst(errors)
+            del outputs  # before the next ones are computed
+        if worst is not None:
+            found[precision.value] = ClassErrors(worst.rel_fro, worst.max_scaled)
+    return found
+
+
+def _inexact_outputs(
+    outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], names: Sequence[str]
+) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[str]]:
+    """The outputs that are not compared bit for bit; all where all are."""
+    chosen = [i for i, output in enumerate(outputs) if not compared_exactly(output)] or range(len(outputs))
+    return [outputs[i] for i in chosen], [expected[i] for i in chosen], [names[i] for i in chosen]
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceOnCase:
+    """The reference on one case: a ``tolerance.CaseReference``."""
+
+    reference: Reference
+    case: Case
+
+    def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, ClassErrors]:
+        """``class_errors`` of the case."""
+        return class_errors(self.reference, self.case, wanted)
+
+    def plain_sums(self) -> Iterator[ClassErrors]:
+        """The reference errors in fp32 with sums in plain loops, one order after the other; none where it fails so."""
+        yield from self._errors_in(sums.in_loops)
+
+    def tf32_sums(self) -> ClassErrors | None:
+        """The reference error in fp32 with sums of terms that are rounded to TF32; ``None`` where it has none."""
+        return next(self._errors_in(sums.of_tf32_terms), None)
+
+    def _errors_in(
+        self, computed: Callable[[Callable[[], Sequence[torch.Tensor]]], Iterator[Sequence[torch.Tensor]]]
+    ) -> Iterator[ClassErrors]:
+        """Raises ProblemError where memory runs out: another memory plan is tried then."""
+        names = output_names(self.reference)
+        try:
+            for outputs in computed(lambda: self.reference.call(self.case.model, self.case.inputs)):
+                errors = compare(*_inexact_outputs(outputs, self.case.expected, names))
+                if not errors.flaw:
+                    yield ClassErrors(errors.rel_fro, errors.max_scaled)
+                del outputs  # before the next ones are computed
+        except ProblemError as error:
+            if is_out_of_memory(error.__cause__ or error):
+                raise
+
+    def equivalent(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """Masks of the indices that select the same values as the reference's. None for outputs that hold no indices."""
+        exact, eager = IndexTrace(), IndexTrace()
+        with exact:
+            self.reference.exact(self.case.model, self.case.inputs)
+        with eager:
+            self.reference.call(self.case.model, self.case.inputs)
+        pairs = zip(outputs, self.case.expected, strict=True)
+        return [equivalent(o, e, exact, eager) if _may_be_index(o) else None for o, e in pairs]
+
+    def defined(self, masks: Sequence[torch.Tensor]) -> bool:
+        """Whether arithmetic on the special inputs decides any of the masked elements."""
+        if not any(bool(mask.any()) for mask in masks):
+            return False
+        if not special_values.only_adds_and_multiplies(self.reference.operators()):
+            return False
+        finite = [
+            map_arguments(partial(special_values.replaced, by=by), self.case.inputs) for by in special_values.REPLACEMENTS
+        ]
+        one, other = (self.reference.exact(self.case.model, inputs).outputs for inputs in finite)
+        return any(special_values.depends(m, a, b) for m, a, b in zip(masks, one, other, strict=True))
+
+    def undecided(self) -> list[torch.Tensor | None]:
+        """Masks of the integers that rounding alone decides: they change in float64 when the inputs move by a few units in the
+        last place (up, down or at random), or in the reference's own arithmetic. None where they exceed 1 % of an output."""
+        model, given, expected = self.case.model, self.case.inputs, self.case.expected
+        others = [self.reference.call(model, given)]
+        with seeded(fresh_seed(), self.reference.device):
+            nudged = [_nudged(given, way) for way in (_UP, _DOWN, *[_BY_CHANCE] * _NUDGES)]
+        others += [self.reference.exact(model, inputs).outputs for inputs in nudged]
+        masks: list[torch.Tensor | None] = []
+        for i, right in enumerate(expected):
+            moved = None
+            if compared_exactly(right) and right.numel():
+                moved = torch.stack([other[i].to(right.dtype) != right for other in others]).any(0)
+                moved = moved if int(moved.sum()) <= max(1, right.numel() // _UNDECIDED) else None
+            masks.append(moved)
+        return masks
+
+
+def _may_be_index(tensor: torch.Tensor) -> bool:
+    return compared_exactly(tensor) and tensor.dtype != torch.bool
+
+
+_NUDGES = 4
+_UNDECIDED = 100
+_UP, _DOWN, _BY_CHANCE = 1.0, -1.0, 0.0
+
+
+def _nudged(inputs: tuple[object, ...], way: float) -> tuple[object, ...]:
+    """The inputs in float64, each number moved by four units in the last place of its type, or by a random part of that."""
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        wide = tensor.double()
+        by = torch.full_like(wide, way) if way else torch.rand_like(wide).mul_(2).sub_(1)
+        return wide * (1 + by * 4 * float(torch.finfo(tensor.dtype).eps))
+
+    return map_arguments(moved, inputs)
+
+
+def _in_class(reference: Reference, case: Case, precision: PrecisionClass) -> Iterator[Sequence[torch.Tensor]]:
+    """The reference's outputs in the arithmetic of a class, one set after the other."""
+    call: Callable[[], Sequence[torch.Tensor]] = lambda: reference.call(case.model, case.inputs)  # noqa: E731
+    half_problem = default_class(reference) is PrecisionClass.HALF
+    match precision:
+        case PrecisionClass.FP32 if half_problem:
+            dtypes = [getattr(torch, o.dtype) for o in reference.signature().operands if o.role == "output"]
+            yield [e.to(d) for e, d in zip(case.expected, dtypes, strict=True)]
+        case PrecisionClass.FP32:
+            yield arithmetic.in_fp32(call)
+            if case.note:
+                yield from _on_nudged_inputs(reference, case)
+        case PrecisionClass.TF32 if not half_problem:
+            yield from arithmetic.in_tf32(call, reference.device.type)
+        case PrecisionClass.HALF if half_problem:
+            yield call()
+        case PrecisionClass.HALF:
+            for dtype in (torch.float16, torch.bfloat16):
+                if (outputs := _whole_model_in(reference, case, dtype)) is not None:
+                    yield outputs
+
+
+def _on_nudged_inputs(reference: Reference, case: Case) -> Iterator[Sequence[torch.Tensor]]:
+    """The outputs for inputs moved by a few units in the last place: how far rounding moves them where float64 is missing.
+
+    Compared with float32, the reference's own fp32 arithmetic has no error, and every other order of summation would be wrong.
+    """
+    with seeded(fresh_seed(), reference.device):
+        moved = [_nudged(case.inputs, way) for way in (_UP, _DOWN, _BY_CHANCE)]
+    for inputs in moved:
+        yield reference.call(case.model, reference.cast_inputs(inputs, torch.float32))
+
+
+def _whole_model_in(reference: Reference, case: Case, dtype: torch.dtype) -> Sequence[torch.Tensor] | None:
+    try:
+        return reference.call(reference.cast(case.model, dtype), reference.cast_inputs(case.inputs, dtype))
+    except ProblemError:
+        return None

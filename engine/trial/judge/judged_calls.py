@@ -1,0 +1,131 @@
+"""Calls of judged kernels: watched for work before and after them, their outputs received and checked. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from engine.domain.model import FailureKind
+from engine.domain.preparation import ClassErrors
+from engine.domain.problem_format import FormatVerdict
+from engine.trial.judge.call_times import CallHook, Timing
+from engine.trial.judge.comparison import NO_ERROR, Errors
+from engine.trial.judge.failures import TrialFailed
+from engine.trial.judge.runner_client import RunnerClient
+from engine.trial.judge.test_bed import Findings, TestBed
+from engine.trial.judge.tolerance import CheckResult
+from engine.trial.judge.watch import Watch
+from engine.trial.messages import RunKernel
+
+
+@dataclass(slots=True)
+class CheckTally:
+    """The checks of all calls of one trial: their number, the worst errors and the widest limit that was applied."""
+
+    trials: int = 0
+    errors: Errors = NO_ERROR
+    limit: ClassErrors | None = None
+    caveats: list[str] = field(default_factory=list)
+    format_verdict: FormatVerdict | None = None
+
+    def add(self, ruling: CheckResult) -> None:
+        self.trials += 1
+        self.errors = self.errors.worst(ruling.errors)
+        if ruling.limit is not None:
+            self.limit = ruling.limit if self.limit is None else self.limit.wider(ruling.limit)
+
+
+def judged_call(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally, distribution: str = "own") -> Timing:
+    """Poison, call, check. Raises TrialFailed when the output is wrong or a rule of the trial was broken."""
+    bed.turn_to(runner.party)
+    bed.renew(slot)
+    bed.poison(slot)
+    if runner.checks_gated:
+        timing = watched_gated_call(bed, runner, slot, lambda: None)
+    else:
+        watch = bed.watch(slot)
+        bed.settle()
+        timing = watched(bed, watch, runner, RunKernel(slot))
+    judge_outputs(bed.check(slot, distribution), tally, distribution)
+    return timing
+
+
+def watched(bed: TestBed, watch: Watch, runner: RunnerClient, order: RunKernel, *others: CallHook) -> Timing:
+    """A call as ordered, its outputs watched and received. Raises TrialFailed."""
+    timing = runner.call(order, (*others, watch.of_runner(lambda: runner.delivered)))
+    _receive_outputs(bed, watch, runner, order.slot)
+    return timing
+
+
+def watched_gated_call(bed: TestBed, runner: RunnerClient, slot: int, flush: Callable[[], None]) -> Timing:
+    """A gated call of a judged kernel; inputs are withdrawn before it and released within it."""
+    watch = bed.watch(slot).of_runner(lambda: runner.delivered)
+    bed.withdraw(slot)
+    timing = runner.gated_call(slot, releasing(bed, slot, flush), watch)
+    _receive_outputs(bed, watch, runner, slot)
+    return timing
+
+
+def _receive_outputs(bed: TestBed, watch: Watch, runner: RunnerClient, slot: int) -> None:
+    """Check that nothing was written after the call, and take a module's outputs from where it made them."""
+    with unreadable_outputs_fail():
+        if watch.outputs_changed():
+            raise still_written()
+        receive_delivered(bed, runner, slot)
+
+
+def still_written() -> TrialFailed:
+    """The failure of a kernel that went on after its reply."""
+    return TrialFailed(FailureKind.REJECTED, "outputs were still being written after the call returned")
+
+
+@contextmanager
+def unreadable_outputs_fail() -> Iterator[None]:
+    """A kernel whose outputs cannot be read has failed."""
+    try:
+        yield
+    except OSError as error:
+        raise TrialFailed(FailureKind.REJECTED, f"its output cannot be read: {error.strerror}") from error
+
+
+def receive_delivered(bed: TestBed, runner: RunnerClient, slot: int) -> None:
+    """Take a module's outputs from where it made them, and check that those of earlier calls that are held have stayed.
+
+    Raises TrialFailed, OSError.
+    """
+    if runner.delivered is None:
+        if runner.delivers:
+            raise TrialFailed(FailureKind.REJECTED, "its reply does not say where its outputs are: did the kernel forge it?")
+        return
+    bed.receive(slot, runner.delivered)
+    if runner.held.overwritten_by(runner.delivered, bed.outputs(slot), bed.reference.lent_outputs):
+        raise TrialFailed(FailureKind.REJECTED, "overwrote the memory of an earlier call's output, which is still held")
+
+
+def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> None:
+    """Add one check to the tally, or raise TrialFailed."""
+    if findings.violation:
+        raise TrialFailed(FailureKind.REJECTED, findings.violation)
+    errors = findings.ruling.errors
+    tally.add(findings.ruling)
+    if findings.ruling.caveat:
+        tally.caveats.append(findings.ruling.caveat)
+    if not findings.ruling.passed:
+        on = "" if distribution == "own" else f" on perturbed inputs ({distribution})"
+        what = errors.flaw or (
+            f"centred error {errors.rel_fro:.2e}, worst element {errors.max_scaled:.2e} of its scale, "
+            f"largest absolute error {errors.max_abs:.2e}"
+        )
+        evidence = tuple(replace(one, inputs=distribution, call=tally.trials) for one in findings.ruling.evidence)
+        raise TrialFailed(FailureKind.MISMATCH, f"call {tally.trials}{on}: {what}", evidence=evidence)
+
+
+def releasing(bed: TestBed, slot: int, flush: Callable[[], None]) -> Callable[[], None]:
+    """What a gated call enqueues after the judge's first event: its inputs, and the flush of the caches."""
+
+    def release() -> None:
+        bed.release_inputs(slot)
+        flush()
+
+    return release

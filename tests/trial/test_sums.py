@@ -1,0 +1,254 @@
+"""Sums in plain loops are honest fp32, in whatever operator; sums of lower precision, or that lack terms, are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from engine.domain.errors import ProblemError
+from engine.problem import catalog
+from engine.problem.reference import Reference
+from engine.trial.judge import cases, sums
+from engine.trial.judge.arithmetic import round_to_tf32
+from engine.trial.judge.calibration import calibrate
+from engine.trial.judge.cases import ReferenceOnCase, make_case
+from engine.trial.judge.perturbations import SPECIAL
+
+Sum = Callable[[torch.Tensor], torch.Tensor]
+"""Of each row, as a column."""
+functional = nn.functional
+
+
+def in_order(terms: torch.Tensor) -> torch.Tensor:
+    """One element after the other in fp32."""
+    return torch.from_numpy(np.cumsum(terms.numpy(), axis=1, dtype=np.float32)[:, -1:].copy())
+
+
+def tree(terms: torch.Tensor) -> torch.Tensor:
+    return terms.sum(1, keepdim=True)
+
+
+def to_bf16(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.bfloat16().float()
+
+
+# ---------------------------------------------------------------- how they are computed
+
+
+def running_sum(terms: torch.Tensor, dim: int) -> np.ndarray:
+    return np.cumsum(terms.numpy(), axis=dim, dtype=np.float32).take(-1, axis=dim)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 255, 257, 600])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_loops_add_in_order(columns: int, dim: int) -> None:
+    x = torch.rand((5000, columns) if dim == 0 else (columns, 5000))
+    every = torch.arange(5000)
+    two, four = (sum(running_sum(x.index_select(dim, every[lane::n]), dim) for lane in range(n)) for n in (2, 4))
+    expected = [running_sum(x, dim), running_sum(x.flip(dim), dim), two, four]
+    for (found,), right in zip(sums.in_loops(lambda: [x.sum(dim)]), expected, strict=True):
+        assert np.array_equal(found.numpy(), right)
+
+
+def test_a_long_sum_is_of_several_loops() -> None:
+    x = torch.rand(70_001)
+    for (found,) in sums.in_loops(lambda: [x.sum()]):
+        torch.testing.assert_close(found.double(), x.double().sum(), rtol=1e-4, atol=0)
+
+
+EXPRESSIONS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    lambda x: x.sum(),
+    lambda x: x.sum((0, 2), keepdim=True),
+    lambda x: x.mean((1, 2)),
+    lambda x: x.mean(),
+    lambda x: x.var(-1),
+    lambda x: x.std((0, 2), correction=0, keepdim=True),
+    lambda x: torch.linalg.vector_norm(x, dim=1),
+    lambda x: torch.softmax(x, 1),
+    lambda x: torch.log_softmax(x, 0),
+    lambda x: torch.logsumexp(x, 2),
+    lambda x: functional.layer_norm(x, x.shape[1:]),
+    lambda x: functional.group_norm(x, 3),
+    lambda x: functional.batch_norm(x, None, None, training=True),
+    lambda x: functional.mse_loss(x, x * 1.5),
+)
+UNTOUCHED: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    lambda x: x.sum(0, dtype=torch.float64),
+    lambda x: x.double().mean(),
+    lambda x: x.to(torch.int32).sum(),
+    lambda x: x[:0].sum(0),
+    lambda x: x[0, 0, 0].sum(),
+)
+
+
+@pytest.mark.parametrize("computed", [sums.in_loops, sums.of_tf32_terms])
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_every_kind_of_sum_is_computed_in_the_other_way(
+    expression: Callable[[torch.Tensor], torch.Tensor],
+    computed: Callable[[Callable[[], sums.Outputs]], Iterator[sums.Outputs]],
+) -> None:
+    """It comes near, and is another number: means and norms were the library's own."""
+    x = torch.rand(4, 6, 5000) + 0.5
+    found = [output for (output,) in computed(lambda: [expression(x)])]
+    for output in found:
+        torch.testing.assert_close(output, expression(x), rtol=2e-3, atol=2e-3)
+        assert not torch.equal(output, expression(x)) or output.numel() == 1, "a single number can be equal by luck"
+
+
+@pytest.mark.parametrize("expression", UNTOUCHED)
+def test_other_sums_stay_as_they_are(expression: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = torch.randn(4, 6, 50)
+    found = [output for (output,) in sums.in_loops(lambda: [expression(x)])]
+    assert all(torch.equal(output, expression(x)) for output in found)
+
+
+@pytest.mark.parametrize("computed", [sums.in_loops, sums.of_tf32_terms])
+def test_nothing_is_computed_again_where_there_are_no_sums(
+    computed: Callable[[Callable[[], sums.Outputs]], Iterator[sums.Outputs]],
+) -> None:
+    calls = []
+    assert list(computed(lambda: [torch.relu(torch.ones(3)), torch.ones(2, 2) @ torch.ones(2, 2), calls.append(1)])) == []
+    assert len(calls) == 1
+
+
+# ---------------------------------------------------------------- what is judged by them
+
+WIDTH = 8192
+MODEL = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def forward(self, x):
+        return {}
+def get_inputs():
+    return [torch.rand(16, 8192)]
+def get_init_inputs():
+    return []
+"""
+
+
+def softmax(x: torch.Tensor, add: Sum) -> torch.Tensor:
+    e = torch.exp(x - x.amax(1, keepdim=True))
+    return e / add(e)
+
+
+def logsumexp(x: torch.Tensor, add: Sum) -> torch.Tensor:
+    most = x.amax(1, keepdim=True)
+    return most + torch.log(add(torch.exp(x - most)))
+
+
+def rms_norm(x: torch.Tensor, add: Sum) -> torch.Tensor:
+    return x * torch.rsqrt(add(x * x) / WIDTH + 1e-5)
+
+
+def mean(x: torch.Tensor, add: Sum) -> torch.Tensor:
+    return add(x) / WIDTH
+
+
+def layer_norm(x: torch.Tensor, add: Sum) -> torch.Tensor:
+    apart = x - add(x) / WIDTH
+    return apart * torch.rsqrt(add(apart * apart) / WIDTH + 1e-5)
+
+
+PROBLEMS: Mapping[str, Callable[[torch.Tensor, Sum], torch.Tensor]] = {
+    "torch.softmax(x, 1)": softmax,
+    "torch.logsumexp(x, 1, keepdim=True)": logsumexp,
+    "x * torch.rsqrt((x * x).mean(1, keepdim=True) + 1e-5)": rms_norm,
+    "x.mean(1, keepdim=True)": mean,
+    "nn.functional.layer_norm(x, (8192,))": layer_norm,
+}
+
+
+def in_chunks(rounded: Callable[[torch.Tensor], torch.Tensor]) -> Sum:
+    """An accumulator that is rounded after each of 64 chunks, which are added in fp32."""
+
+    def add(terms: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(len(terms), 1)
+        for chunk in terms.chunk(64, 1):
+            total = rounded(total + tree(chunk))
+        return total
+
+    return add
+
+
+HONEST: Mapping[str, Sum] = {
+    "in a tree": tree,
+    "forwards": in_order,
+    "backwards": lambda terms: in_order(terms.flip(1)),
+    "two threads": lambda terms: in_order(terms[:, : WIDTH // 2]) + in_order(terms[:, WIDTH // 2 :]),
+    "two lanes": lambda terms: in_order(terms[:, ::2]) + in_order(terms[:, 1::2]),
+    "four threads": lambda terms: in_order(torch.cat([in_order(part) for part in terms.chunk(4, 1)], 1)),
+    "lanes": lambda terms: tree(torch.cat([in_order(terms[:, lane::32]) for lane in range(32)], 1)),
+}
+WRONG: Mapping[str, Sum] = {
+    "terms in tf32": lambda terms: in_order(round_to_tf32(terms)),
+    "terms in tf32, in a tree": lambda terms: tree(round_to_tf32(terms)),
+    "terms in fp16, in a tree": lambda terms: tree(terms.half().float()),
+    "terms in bf16, in a tree": lambda terms: tree(to_bf16(terms)),
+    "accumulator in tf32": in_chunks(round_to_tf32),
+    "accumulator in bf16": in_chunks(to_bf16),
+    "without the first": lambda terms: tree(terms[:, 1:]),
+    "without the last": lambda terms: tree(terms[:, :-1]),
+    "without one in the middle": lambda terms: tree(terms) - terms[:, 3001:3002],
+}
+
+
+def reference_of(folder: Path, expression: str) -> Reference:
+    file = folder / "reference.py"
+    file.write_text(MODEL.format(expression))
+    problem = catalog.find(str(file))
+    return Reference(problem, problem.workloads[0], "cpu")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Threads of small operators wait for each other where the machine is busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("expression", PROBLEMS)
+def test_plain_loops_are_honest_and_lower_precision_or_fewer_terms_are_not(tmp_path: Path, expression: str) -> None:
+    reference = reference_of(tmp_path, expression)
+    calibration = calibrate(reference, "class")
+    refused: dict[str, list[str]] = {name: [] for name in (*HONEST, *WRONG)}
+    for distribution in set(calibration.distributions) - set(SPECIAL):
+        case = make_case(reference, distribution)
+        (x,) = case.inputs
+        assert isinstance(x, torch.Tensor)
+        asked = ReferenceOnCase(reference, case)
+        for name, add in (HONEST | WRONG).items():  # type: ignore[operator]
+            output = PROBLEMS[expression](x, add)
+            if not calibration.policy.rule([output], case.expected, ("out",), distribution, asked).passed:
+                refused[name].append(distribution)
+    assert {name: found for name, found in refused.items() if found and name in HONEST} == {}
+    assert [name for name in WRONG if not refused[name]] == []
+
+
+class Failing(nn.Module):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise self.error
+
+
+@pytest.mark.parametrize("asked", [lambda case: [*case.plain_sums()], lambda case: [case.tf32_sums()]])
+def test_a_lack_of_memory_refuses_no_kernel(tmp_path: Path, asked: Callable[[ReferenceOnCase], list[object]]) -> None:
+    """The judge tries again with another memory plan. It was taken for a reference without sums."""
+    reference = reference_of(tmp_path, "x.mean(1)")
+    case = make_case(reference, "own")
+    lacking = cases.Case(Failing(torch.OutOfMemoryError("CUDA out of memory")), case.draw, case.expected)
+    with pytest.raises(ProblemError, match="needs more memory"):
+        asked(ReferenceOnCase(reference, lacking))
+    other = cases.Case(Failing(NotImplementedError("no such sum")), case.draw, case.expected)
+    assert asked(ReferenceOnCase(reference, other)) in ([], [None])
