@@ -20,7 +20,7 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-from engine.domain.errors import ProblemError
+from engine.domain.errors import DeviceError, ProblemError
 from engine.domain.model import Problem, Workload
 from engine.problem import reference_code
 from engine.problem.attachments import Attachments
@@ -208,6 +208,21 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _OUT_OF_MEMORY)
+
+
+def torch_device(label: str) -> torch.device:
+    """The device called ``cpu``, ``cuda`` or ``cuda:N``. Raises DeviceError."""
+    try:
+        device = torch.device(label)
+    except RuntimeError as error:
+        raise DeviceError(f"unknown device {label!r}: use cpu or cuda:0") from error
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise DeviceError(f"device {label} not found: PyTorch finds no CUDA device; check the driver or use cpu")
+        device = torch.device("cuda", device.index or 0)
+        if device.index >= torch.cuda.device_count():
+            raise DeviceError(f"device {label} not found: PyTorch finds {torch.cuda.device_count()} CUDA device(s)")
+    return device
 
 
 def _file_name(problem: Problem) -> str:

@@ -388,3 +388,18 @@ def test_a_forward_without_output_is_refused_by_the_signature_too(tmp_path: Path
     """On fake tensors nothing is computed, so nothing was missed: the calibration then ended with an internal error."""
     with pytest.raises(ProblemError, match="forward returns no tensor"):
         made(tmp_path, HEAD + MODEL.replace("x * 2", "None") + INPUTS + INIT).signature()
+
+
+def test_a_model_that_converts_itself_is_described_without_a_run() -> None:
+    reference = bench("half_weights")
+    assert reference.known_without_running()
+    assert [o.dtype for o in reference.signature().operands] == ["bfloat16"] * 7 + ["int64", "bfloat16", "float64"]
+    model = reference.model(0)
+    assert model.first.weight is model.second.weight, "modules are converted as before"
+
+
+def test_a_forward_that_reads_values_is_not_described_without_a_run(tmp_path: Path) -> None:
+    reference = made(tmp_path, HEAD + MODEL.replace("x * 2", "x * x.sum().item()") + INPUTS + INIT)
+    assert not reference.known_without_running()
+    assert reference.signature().operands
+    assert reference.known_without_running()
