@@ -248,6 +248,10 @@ def _attribute(module: fx.GraphModule, path: str) -> torch.Tensor:
 
 
 def _constant(name: str, tensor: torch.Tensor) -> ConstantTable | Unsupported:
+    if isinstance(tensor, FakeTensor):
+        return Unsupported(
+            "a module that is made in forward", "make it in the model's constructor, or write the kernel by hand with --empty"
+        )
     if tensor.numel() > MAX_TABLE_ELEMENTS:
         return Unsupported(
             f"a constant tensor of {tensor.numel()} elements that is neither a parameter nor a buffer",

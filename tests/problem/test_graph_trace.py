@@ -121,10 +121,20 @@ class Heavy(nn.Module):
         return x + self.held[0]
 
 
+class Making(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        normalised: Tensor = nn.LayerNorm(x.shape)(x)
+        return normalised
+
+
 @pytest.mark.parametrize(
     ("model", "what"),
-    [(Peeking(), "cannot be traced"), (Heavy(MAX_TABLE_ELEMENTS + 1), "4097 elements")],
-    ids=["looks at values", "large constant"],
+    [
+        (Peeking(), "cannot be traced"),
+        (Heavy(MAX_TABLE_ELEMENTS + 1), "4097 elements"),
+        (Making(), "a module that is made in forward"),
+    ],
+    ids=["looks at values", "large constant", "makes a module"],
 )
 def test_an_untraceable_model_is_unsupported(model: nn.Module, what: str) -> None:
     size = MAX_TABLE_ELEMENTS + 1 if isinstance(model, Heavy) else 3
