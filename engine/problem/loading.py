@@ -28,6 +28,8 @@ from engine.problem.values import contiguous, map_arguments
 
 _COUNT = itertools.count()
 _LONGEST_REASON = 240
+_STACK_OF_TORCH = "\nException raised from "
+"""Some of torch's messages go on with the frames of its own C++ code."""
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _ARGUMENTS_AND_KEYWORDS = 2
 
@@ -158,7 +160,7 @@ class LoadedReference:
 
     def _explanation(self, doing: str, device: torch.device | None, error: BaseException) -> str:
         where = f"{self.file}{self._line(error)}"
-        reason = " ".join(str(error).split())[:_LONGEST_REASON]
+        reason = " ".join(str(error).partition(_STACK_OF_TORCH)[0].split())[:_LONGEST_REASON]
         if is_out_of_memory(error):
             return (
                 f"{where}: {doing} with workload {self._workload.name} needs more memory than "

@@ -313,7 +313,7 @@ class Reference:
                     return None  # running it says so
                 memory = ForwardMemory(allocated.peak, exact_bytes(model, inputs, allocated.peak))
                 return _Trace(state, inputs, outputs, counter, memory)
-        except Exception:  # whatever a reference raises on fake tensors; the caller uses real ones
+        except (Exception, SystemExit):  # whatever a reference raises on fake tensors; the caller uses real ones
             return None
 
     def _run(self) -> _Trace:

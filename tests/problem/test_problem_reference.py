@@ -287,6 +287,8 @@ def test_precision_can_be_lowered_on_copies() -> None:
         (HEAD + MODEL.replace("x * 2", "None") + INPUTS + INIT, 0, "returns no tensor"),
         (HEAD + MODEL.replace("x * 2", "torch.empty(1 << 60)") + INPUTS + INIT, 6, "needs more memory than cpu"),
         (HEAD + MODEL.replace("x * 2", "self.forward(x)") + INPUTS + INIT, 6, "RecursionError"),
+        (HEAD + MODEL.replace("x * 2", "exit(3)") + INPUTS + INIT, 6, "SystemExit: 3"),
+        (HEAD.replace("4", "1 << 70") + MODEL + INPUTS + INIT, 8, "Overflow when unpacking long long: correct"),
     ],
 )
 def test_an_exception_of_a_reference_is_one_line_with_its_place(tmp_path: Path, text: str, line: int, said: str) -> None:
