@@ -226,7 +226,10 @@ def _as_graph(module: fx.GraphModule, names: tuple[str, ...], tensors: Sequence[
             continue
         match node.op:
             case "get_attr":
-                constant = _constant(called[node], _attribute(module, str(node.target)))
+                held = _attribute(module, str(node.target))
+                if not isinstance(held, torch.Tensor):
+                    return Unsupported(f"an object that is neither a tensor nor a number ({type(held).__name__})")
+                constant = _constant(called[node], held)
                 if isinstance(constant, Unsupported):
                     return constant
                 tables.append(constant)
@@ -238,12 +241,10 @@ def _as_graph(module: fx.GraphModule, names: tuple[str, ...], tensors: Sequence[
     return Graph(kinds, tuple(tables), tuple(written), tuple(called[node] for node in results))
 
 
-def _attribute(module: fx.GraphModule, path: str) -> torch.Tensor:
+def _attribute(module: fx.GraphModule, path: str) -> object:
     found: object = module
     for part in path.split("."):
         found = getattr(found, part)
-    if not isinstance(found, torch.Tensor):
-        raise TypeError(f"the traced graph holds {path}, which is no tensor")
     return found
 
 

@@ -24,7 +24,7 @@ from engine.problem.reference import Reference
 from engine.problem.values import map_arguments
 from engine.trial.judge import arithmetic, special_values
 from engine.trial.judge.comparison import Errors, compare, compared_exactly
-from engine.trial.judge.perturbations import OWN, PERTURBATIONS, TYING, WIDE_ONLY, perturb
+from engine.trial.judge.perturbations import BY_CHANCE, DOWN, OWN, PERTURBATIONS, TYING, UP, WIDE_ONLY, nudged, perturb
 from engine.trial.judge.preparation_cache import KeptCalibration
 from engine.trial.judge.ties import IndexTrace, equivalent
 from engine.trial.judge.tolerance import HOPELESS, Policy, error_limit, make_policy
@@ -42,6 +42,9 @@ in another order than the library's showed 60 times its error. TF32's error is a
 _LARGE_REL_FRO = 1e-5
 """The same for inputs of about 1000: half a unit in their last place is 3e-5, and an exponential makes it a relative error.
 fp32 allows ten times this."""
+
+_USUAL = {PrecisionClass.FP32: 1e-3, PrecisionClass.TF32: 2e-2, PrecisionClass.HALF: 5e-2}
+"""Errors of a class up to this are arithmetic's; larger ones are looked into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +168,8 @@ class ReferenceOnCase:
         model, given, expected = self.case.model, self.case.inputs, self.case.expected
         others = [self.reference.call(model, given)]
         with seeded(fresh_seed(), self.reference.device):
-            nudged = [_nudged(given, way) for way in (_UP, _DOWN, *[_BY_CHANCE] * _NUDGES)]
-        others += [self.reference.exact(model, inputs).outputs for inputs in nudged]
+            close = [nudged(given, way) for way in (UP, DOWN, *[BY_CHANCE] * _NUDGES)]
+        others += [self.reference.exact(model, inputs).outputs for inputs in close]
         masks: list[torch.Tensor | None] = []
         for i, right in enumerate(expected):
             moved = None
@@ -183,20 +186,6 @@ def _may_be_index(tensor: torch.Tensor) -> bool:
 
 _NUDGES = 4
 _UNDECIDED = 100
-_UP, _DOWN, _BY_CHANCE = 1.0, -1.0, 0.0
-
-
-def _nudged(inputs: tuple[object, ...], way: float) -> tuple[object, ...]:
-    """The inputs in float64, each number moved by four units in the last place of its type, or by a random part of that."""
-
-    def moved(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        wide = tensor.double()
-        by = torch.full_like(wide, way) if way else torch.rand_like(wide).mul_(2).sub_(1)
-        return wide * (1 + by * 4 * float(torch.finfo(tensor.dtype).eps))
-
-    return map_arguments(moved, inputs)
 
 
 def _in_class(reference: Reference, case: Case, precision: PrecisionClass) -> Iterator[Sequence[torch.Tensor]]:
@@ -227,7 +216,7 @@ def _on_nudged_inputs(reference: Reference, case: Case) -> Iterator[Sequence[tor
     Compared with float32, the reference's own fp32 arithmetic has no error, and every other order of summation would be wrong.
     """
     with seeded(fresh_seed(), reference.device):
-        moved = [_nudged(case.inputs, way) for way in (_UP, _DOWN, _BY_CHANCE)]
+        moved = [nudged(case.inputs, way) for way in (UP, DOWN, BY_CHANCE)]
     for inputs in moved:
         yield reference.call(case.model, reference.cast_inputs(inputs, torch.float32))
 
@@ -297,7 +286,10 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
                 "match it: remove the dropout, or switch it to eval mode"
             )
         notes += [case.note] if case.note else []
-        for name, errors in class_errors(reference, case, every).items():
+        found = class_errors(reference, case, every)
+        if trial == 0 and default.value in found:
+            _check_repeatable(reference, case, found[default.value].rel_fro, default)
+        for name, errors in found.items():
             known = own.get(name, least)
             own[name] = _wider(known, errors)
         del case  # its tensors must not lie beside the next case's
@@ -316,6 +308,19 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
     # The reference's notes are complete only after it was called.
     distinct_notes = tuple(dict.fromkeys((*reference.notes, *notes)))
     return Calibration(make_policy(tolerance, default, classes, dtype), tuple(classes), distinct_notes)
+
+
+def _check_repeatable(reference: Reference, case: Case, error: float, default: PrecisionClass) -> None:
+    """Raises ProblemError where an unusual error is not one of arithmetic: calls on the same inputs differ as much."""
+    if error <= _USUAL[default]:
+        return
+    one, other = (reference.call(case.model, case.inputs) for _ in range(2))
+    apart = compare(*_inexact_outputs(one, other, output_names(reference))).rel_fro
+    if apart > error / 4:
+        raise ProblemError(
+            f"{reference.problem.name}: two calls of the reference on the same inputs differ by {apart:.1g} of the output's "
+            "spread, no kernel can match it: remove the generator, counter or clock that it reads"
+        )
 
 
 def _least_errors(reference: Reference, dtype: torch.dtype) -> ClassErrors:
