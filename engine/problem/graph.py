@@ -27,6 +27,7 @@ from engine.problem.loading import LoadedReference, plain_tensors
 from engine.problem.randomness import seeded
 from engine.problem.recurrences import TracingLimits, TracingStopped
 from engine.problem.reference import Reference
+from engine.problem.reference_step import StepTooLong, one_step
 from engine.problem.values import map_arguments, output_tensors, tensors
 
 MAX_TABLE_ELEMENTS = 4096
@@ -111,10 +112,11 @@ def trace(model: nn.Module, arguments: Sequence[object], labels: Sequence[str]) 
             return tuple(output_tensors(model(*swapped), torch.device("cpu")))
 
     try:
-        module = _functionalized(forward, operands, TracingLimits())
+        with one_step():
+            module = _functionalized(forward, operands, TracingLimits())
     except TracingStopped:
         raise
-    except Exception as error:  # whatever the reference's Python raises under a tracer becomes a value
+    except (Exception, StepTooLong) as error:  # whatever the reference's Python raises under a tracer becomes a value
         reason = (str(error).strip().splitlines() or [""])[0].strip()[:160]
         return Unsupported(f"a forward pass that cannot be traced ({type(error).__name__}: {reason})")
     return _as_graph(module, tuple(labels), operands)

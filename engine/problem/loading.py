@@ -24,6 +24,7 @@ from engine.domain.errors import DeviceError, ProblemError
 from engine.domain.model import Problem, Workload
 from engine.problem import reference_code
 from engine.problem.attachments import Attachments
+from engine.problem.reference_step import StepTooLong, one_step
 from engine.problem.values import contiguous, map_arguments
 
 _COUNT = itertools.count()
@@ -150,12 +151,13 @@ class LoadedReference:
 
     @contextmanager
     def explain_errors(self, doing: str, device: torch.device | None = None) -> Iterator[None]:
-        """Turn exceptions of the reference into a ProblemError: file, line, the step, the exception."""
+        """Within, a step of the reference. Its exceptions become a ProblemError: file, line, the step, the exception."""
         try:
-            yield
+            with one_step():
+                yield
         except ProblemError:
             raise
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, StepTooLong) as error:
             raise ProblemError(self._explanation(doing, device, error)) from error
 
     def _explanation(self, doing: str, device: torch.device | None, error: BaseException) -> str:
@@ -166,6 +168,8 @@ class LoadedReference:
                 f"{where}: {doing} with workload {self._workload.name} needs more memory than "
                 f"{device or 'this machine'} has free: choose a smaller workload or free the device"
             )
+        if isinstance(error, StepTooLong):
+            return f"{where}: {doing} with workload {self._workload.name} {reason}: choose a smaller workload"
         remedy = "install it, or copy the code into the file" if isinstance(error, ImportError) else ""
         remedy = remedy or "correct the reference or the workload's settings"
         return f"{where}: {doing} with workload {self._workload.name} raised {type(error).__name__}: {reason}: {remedy}"

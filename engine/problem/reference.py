@@ -275,7 +275,11 @@ class Reference:
 
     def known_without_running(self) -> bool:
         """Whether signature and memory are known without a run of the forward, which may take long."""
-        if self._traced is None and (trace := self._trace_fake()) is not None:
+        if self._traced is not None:
+            return True
+        with self._loaded.explain_errors("forward()", self.device):
+            trace = self._trace_fake()
+        if trace is not None:
             self._traced = self._signature(trace), trace.operations, trace.memory
         return self._traced is not None
 

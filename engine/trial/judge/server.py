@@ -22,6 +22,7 @@ from engine.domain.errors import DeviceError, EspalierError
 from engine.domain.model import Device
 from engine.problem import graph
 from engine.problem.reference import Reference
+from engine.problem.reference_step import limit_steps
 from engine.trial import protocol as p
 from engine.trial.channel import Channel, ChannelClosed
 from engine.trial.judge import devices, roofline
@@ -35,6 +36,8 @@ _PR_SET_PDEATHSIG = 1
 _MEMORY_SHARE = 0.9
 """Of the machine's memory, what this process may allocate on a CPU. On a GPU, processes reserve far more than they use."""
 _MOST_PROCESSES = 8192
+_STEP_S = 600
+"""Seconds that the reference may take to be read, to make its inputs or its model, or for one forward."""
 
 
 def main() -> None:
@@ -54,6 +57,7 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # descriptors in flight to a runner count for its user
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    limit_steps(_STEP_S)
     judge: Judge | None = None
     try:
         while True:
