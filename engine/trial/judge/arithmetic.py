@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _PRODUCTS = (
@@ -99,9 +98,12 @@ class _PlainSums(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if args and isinstance(args[0], torch.Tensor) and args[0].dtype is torch.float32:
             if func in _SUMS and options.get("dtype") in (None, torch.float32):
                 return _sum_in_order(*args)
-            if func.overloadpacket.__name__ in _CONTAIN_SUMS and func in decomposition_table:
-                with self:
-                    return decomposition_table[func](*args, **options)
+            if func.overloadpacket.__name__ in _CONTAIN_SUMS:
+                from torch._decomp import decomposition_table  # takes a moment to import; few verdicts get here
+
+                if func in decomposition_table:
+                    with self:
+                        return decomposition_table[func](*args, **options)
         return func(*args, **options)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import resource
 import signal
@@ -20,7 +21,7 @@ import torch
 
 from engine.domain.errors import DeviceError, EspalierError
 from engine.domain.model import Device
-from engine.problem import graph
+from engine.problem.imports import without_collections
 from engine.problem.reference import Reference
 from engine.problem.reference_step import limit_steps
 from engine.trial import protocol as p
@@ -149,6 +150,8 @@ def _opened(
 ) -> tuple[Judge | None, Message]:
     if earlier is not None:
         earlier.close()
+    with without_collections():
+        importlib.import_module("torch._dynamo.config")  # fake tensors, on which the reference is traced, import it
     judge = Judge(request, supervisor, say)
     return judge, p.OpenReply(judge.signatures)
 
@@ -163,6 +166,8 @@ def _drawn(reference: Reference, fds: list[int], *, module: bool) -> p.DrawReply
 def _about_problem(judge: Judge, request: p.PlanRequest | p.TraceRequest) -> p.PlanReply | p.TraceReply:
     if isinstance(request, p.PlanRequest):
         return p.PlanReply(judge.memory_plans())
+    from engine.problem import graph  # torch's decompositions take a moment to import, and a verdict needs none
+
     return p.TraceReply(graph.trace_reference(judge.reference))
 
 
