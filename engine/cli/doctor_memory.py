@@ -42,7 +42,8 @@ def show_memory(name: str, device: str | None, workload: str | None, baselines: 
         about = {"ok": first.fits, "problem": problem.name, "device": found_device}
         show_json({**about, "workloads": workloads, "suites": problem.suites})
     else:
-        show([*_lines(problem.name, found_device, first, others), *table(_suite_rows(problem, (first, *others)))])
+        lines = _lines(problem.name, found_device, first, others)
+        show([*lines, *table([*_unknown_rows(problem, (first, *others)), *_suite_rows(problem, (first, *others))])])
     return first.fits
 
 
@@ -81,14 +82,23 @@ def _lines(problem: str, device: Device, first: WorkloadMemory, others: list[Wor
     return [*lines, *table([_other_row(one) for one in others])]
 
 
+def _unknown_rows(problem: Problem, found: Sequence[WorkloadMemory]) -> list[Line]:
+    """The workloads without a plan."""
+    planned = {one.workload for one in found}
+    words = "not planned: the reference has to run for that"
+    return [(Span(f"workload {w.name}", Tone.STRONG), Span(words)) for w in problem.workloads if w.name not in planned]
+
+
 def _suite_rows(problem: Problem, found: Sequence[WorkloadMemory]) -> list[Line]:
     """The suites: how many of their workloads fit."""
-    fits = {one.workload for one in found if one.fits}
+    fits = {one.workload: one.fits for one in found}
     rows: list[Line] = []
     for name, members in problem.suites.items():
-        left = [member for member in members if member not in fits]
-        which = f"{len(left)} do not fit ({', '.join(left)})" if left else "all fit"
-        words = f"{counted(len(members), 'workload')}: {which}"
+        left = [member for member in members if not fits.get(member, True)]
+        unknown = sum(member not in fits for member in members)
+        facts = [f"{len(left)} do not fit ({', '.join(left)})"] if left else []
+        facts += [f"{unknown} not planned"] if unknown else []
+        words = f"{counted(len(members), 'workload')}: {', '.join(facts) or 'all fit'}"
         rows.append((Span(f"suite {name}", Tone.STRONG), Span(words, Tone.WARN if left else Tone.PLAIN)))
     return rows
 

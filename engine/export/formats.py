@@ -23,7 +23,6 @@ from engine.domain.regimes import Sustained
 from engine.domain.state import Kernel
 from engine.export import template
 
-_OWN_TENSORS = "from espalier_tensors import stored as _stored\n"
 _STATUS: Mapping[FailureKind, str] = {FailureKind.BUILD_FAILED: "COMPILE_ERROR", FailureKind.TIMED_OUT: "TIMEOUT"}
 _ENTRY = "kernel.py"
 
@@ -100,7 +99,7 @@ def _name(given: FormatExport) -> str:
 def _called(module: str, function: str, parameters: Sequence[str], arguments: Sequence[str]) -> str:
     """The module and a function that calls it. A module that was read from such a file has these names itself."""
     call = f"_espalier_models[0]({', '.join(arguments)})"
-    own = template.keep_apart(module.replace(_OWN_TENSORS, ""), {function, "_EspalierModel", "_espalier_models"})
+    own = template.keep_apart(module, {function, "_EspalierModel", "_espalier_models"})
     return "\n".join((
         own.rstrip("\n"), "", "", "_EspalierModel = ModelNew", "_espalier_models = []", "", "",
         f"def {function}({', '.join(parameters)}):", "    if not _espalier_models:",

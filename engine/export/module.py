@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from engine.domain.errors import ProblemError, printable
 from engine.domain.model import Contract, Device, Dialect, Number, Operand, Problem, Role, Signature, Workload
 from engine.domain.preparation import CorrectnessCheck
+from engine.export import standalone
 from engine.export.plan_host import ENTRY, ERROR_REPORTER, TROUBLE, launcher
 from engine.export.template import fill, keep_apart, literal, template
 from engine.export.triton_host import triton_launcher
@@ -62,6 +63,8 @@ class Exported:
     """The file name in the usage lines."""
     others: tuple[tuple[Workload, Signature], ...] = ()
     """The further workloads of a suite, for which the module is built too."""
+    stored: bool = True
+    """Whether the problem's stored tensors are in it: its test needs them, a format that brings the inputs does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +109,7 @@ def _comment(text: str) -> str:
 
 
 def _reference(given: Exported, workload: Workload | None = None) -> ast.Module:
-    tree = reference.parse(given.problem.reference, given.problem.name)
-    return reference.with_settings(tree, (workload or given.workload).settings)
+    return standalone.reference(given.problem, workload or given.workload, given.device, stored=given.stored)
 
 
 def _references(given: Exported, *, own: bool) -> str:

@@ -27,6 +27,7 @@ from engine.problem.loading import LoadedReference, plain_tensors
 from engine.problem.randomness import seeded
 from engine.problem.recurrences import TracingLimits, TracingStopped
 from engine.problem.reference import Reference
+from engine.problem.reference_step import StepTooLong, one_step
 from engine.problem.values import map_arguments, output_tensors, tensors
 
 MAX_TABLE_ELEMENTS = 4096
@@ -111,10 +112,11 @@ def trace(model: nn.Module, arguments: Sequence[object], labels: Sequence[str]) 
             return tuple(output_tensors(model(*swapped), torch.device("cpu")))
 
     try:
-        module = _functionalized(forward, operands, TracingLimits())
+        with one_step():
+            module = _functionalized(forward, operands, TracingLimits())
     except TracingStopped:
         raise
-    except Exception as error:  # whatever the reference's Python raises under a tracer becomes a value
+    except (Exception, StepTooLong) as error:  # whatever the reference's Python raises under a tracer becomes a value
         reason = (str(error).strip().splitlines() or [""])[0].strip()[:160]
         return Unsupported(f"a forward pass that cannot be traced ({type(error).__name__}: {reason})")
     return _as_graph(module, tuple(labels), operands)
@@ -226,7 +228,10 @@ def _as_graph(module: fx.GraphModule, names: tuple[str, ...], tensors: Sequence[
             continue
         match node.op:
             case "get_attr":
-                constant = _constant(called[node], _attribute(module, str(node.target)))
+                held = _attribute(module, str(node.target))
+                if not isinstance(held, torch.Tensor):
+                    return Unsupported(f"an object that is neither a tensor nor a number ({type(held).__name__})")
+                constant = _constant(called[node], held)
                 if isinstance(constant, Unsupported):
                     return constant
                 tables.append(constant)
@@ -238,16 +243,18 @@ def _as_graph(module: fx.GraphModule, names: tuple[str, ...], tensors: Sequence[
     return Graph(kinds, tuple(tables), tuple(written), tuple(called[node] for node in results))
 
 
-def _attribute(module: fx.GraphModule, path: str) -> torch.Tensor:
+def _attribute(module: fx.GraphModule, path: str) -> object:
     found: object = module
     for part in path.split("."):
         found = getattr(found, part)
-    if not isinstance(found, torch.Tensor):
-        raise TypeError(f"the traced graph holds {path}, which is no tensor")
     return found
 
 
 def _constant(name: str, tensor: torch.Tensor) -> ConstantTable | Unsupported:
+    if isinstance(tensor, FakeTensor):
+        return Unsupported(
+            "a module that is made in forward", "make it in the model's constructor, or write the kernel by hand with --empty"
+        )
     if tensor.numel() > MAX_TABLE_ELEMENTS:
         return Unsupported(
             f"a constant tensor of {tensor.numel()} elements that is neither a parameter nor a buffer",

@@ -20,14 +20,17 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-from engine.domain.errors import ProblemError
+from engine.domain.errors import DeviceError, ProblemError
 from engine.domain.model import Problem, Workload
 from engine.problem import reference_code
 from engine.problem.attachments import Attachments
+from engine.problem.reference_step import StepTooLong, one_step
 from engine.problem.values import contiguous, map_arguments
 
 _COUNT = itertools.count()
 _LONGEST_REASON = 240
+_STACK_OF_TORCH = "\nException raised from "
+"""Some of torch's messages go on with the frames of its own C++ code."""
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _ARGUMENTS_AND_KEYWORDS = 2
 
@@ -148,22 +151,25 @@ class LoadedReference:
 
     @contextmanager
     def explain_errors(self, doing: str, device: torch.device | None = None) -> Iterator[None]:
-        """Turn exceptions of the reference into a ProblemError: file, line, the step, the exception."""
+        """Within, a step of the reference. Its exceptions become a ProblemError: file, line, the step, the exception."""
         try:
-            yield
+            with one_step():
+                yield
         except ProblemError:
             raise
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, StepTooLong) as error:
             raise ProblemError(self._explanation(doing, device, error)) from error
 
     def _explanation(self, doing: str, device: torch.device | None, error: BaseException) -> str:
         where = f"{self.file}{self._line(error)}"
-        reason = " ".join(str(error).split())[:_LONGEST_REASON]
+        reason = " ".join(str(error).partition(_STACK_OF_TORCH)[0].split())[:_LONGEST_REASON]
         if is_out_of_memory(error):
             return (
                 f"{where}: {doing} with workload {self._workload.name} needs more memory than "
                 f"{device or 'this machine'} has free: choose a smaller workload or free the device"
             )
+        if isinstance(error, StepTooLong):
+            return f"{where}: {doing} with workload {self._workload.name} {reason}: choose a smaller workload"
         remedy = "install it, or copy the code into the file" if isinstance(error, ImportError) else ""
         remedy = remedy or "correct the reference or the workload's settings"
         return f"{where}: {doing} with workload {self._workload.name} raised {type(error).__name__}: {reason}: {remedy}"
@@ -208,6 +214,21 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _OUT_OF_MEMORY)
+
+
+def torch_device(label: str) -> torch.device:
+    """The device called ``cpu``, ``cuda`` or ``cuda:N``. Raises DeviceError."""
+    try:
+        device = torch.device(label)
+    except RuntimeError as error:
+        raise DeviceError(f"unknown device {label!r}: use cpu or cuda:0") from error
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise DeviceError(f"device {label} not found: PyTorch finds no CUDA device; check the driver or use cpu")
+        device = torch.device("cuda", device.index or 0)
+        if device.index >= torch.cuda.device_count():
+            raise DeviceError(f"device {label} not found: PyTorch finds {torch.cuda.device_count()} CUDA device(s)")
+    return device
 
 
 def _file_name(problem: Problem) -> str:

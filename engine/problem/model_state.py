@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from engine.problem.values import equal_values
@@ -18,8 +19,12 @@ class ModelState:
         for module in model.modules():
             places: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
             for place in places:
-                self._places.append((place, dict(place)))
-                self._values += [(t.detach(), t.detach().clone()) for t in place.values() if isinstance(t, Tensor)]
+                if isinstance(module, torch.jit.ScriptModule) and place is not vars(module):
+                    held = [t for _, t in place.items()]  # tables in C++ that nobody replaces tensors in
+                else:
+                    self._places.append((place, dict(place)))
+                    held = list(place.values())
+                self._values += [(t.detach(), t.detach().clone()) for t in held if isinstance(t, Tensor)]
 
     def changed(self) -> bool:
         """Whether a tensor was replaced, added, removed, or holds other values than before."""

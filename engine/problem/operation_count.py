@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from engine.problem.values import tensors
 from engine.problem.vector_operations import vector_operations
@@ -35,6 +34,7 @@ _FAMILIES = {
     "sort": ("sort", "argsort", "topk", "kthvalue", "median"),
     "reduction": ("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "prod", "norm", "var", "std"),
 }
+_IN_TORCHS_TABLE = (ATTENTION, CONVOLUTION, MATMUL)
 _CUDNN_RNN, _MKLDNN_RNN = "_cudnn_rnn", "mkldnn_rnn_layer"
 _SCALED_PRODUCT = "_scaled_mm_v2"
 _VECTOR = "vector"
@@ -73,7 +73,8 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = family(packet.__name__)
         self.operators.add(packet.__name__)
         self.families.add(name)
-        count = _count(packet, args, given, out)
+        formula = _formula(packet) if name in _IN_TORCHS_TABLE else None
+        count = int(formula(*args, **given, out_val=out)) if formula is not None else _count(packet, args)
         if count:
             self.operations[name, self._unit(name, args)] += count
         if count := vector_operations(func, args, out):
@@ -108,12 +109,17 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return "tf32" if shipped_tf32 and torch.float32 in kinds else "fp32"
 
 
-def _count(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: object) -> int:
-    """Operations of one call, by torch's formulas and a few that its table lacks; 0 for all others."""
+def _formula(packet: Any) -> Callable[..., Any] | None:
+    """Torch's own formula for the operations of a product. Imported when it is needed: it imports Triton, where it is there."""
+    from torch.utils.flop_counter import flop_registry
+
+    found: Callable[..., Any] | None = flop_registry.get(packet)
+    return found
+
+
+def _count(packet: Any, args: Sequence[Any]) -> int:
+    """Operations of one call of some products that torch's table lacks; 0 for all others."""
     name = packet.__name__
-    formula: Callable[..., Any] | None = flop_registry.get(packet)
-    if formula is not None:
-        return int(formula(*args, **kwargs, out_val=out))
     if name == "_scaled_dot_product_flash_attention_for_cpu":
         query, key, value = args[:3]
         return int(2 * math.prod(query.shape[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1]))

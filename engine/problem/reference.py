@@ -16,13 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from engine.domain.errors import DeviceError, ProblemError
+from engine.domain.errors import ProblemError
 from engine.domain.model import Number, Problem, Role, Signature, Workload
 from engine.problem import header, reference_code
 from engine.problem.allocation_counter import WIDENING, AllocationCounter, ForwardMemory, exact_bytes
 from engine.problem.constant_parameters import Constant, constants_of, varied_constants
+from engine.problem.fake_conversion import convertible_modules
 from engine.problem.formats.declared import check_outputs
-from engine.problem.loading import Construction, LoadedReference, is_out_of_memory
+from engine.problem.loading import Construction, LoadedReference, is_out_of_memory, torch_device
 from engine.problem.model_state import ModelState
 from engine.problem.operands import model_tensors, named_constants, named_operands
 from engine.problem.operation_count import OperationCounter
@@ -74,7 +75,7 @@ class Reference:
     def __init__(self, problem: Problem, workload: Workload, device: str = "cpu") -> None:
         self.problem = problem
         self.workload = workload
-        self.device = _device(device)
+        self.device = torch_device(device)
         self._loaded = LoadedReference(problem, workload)
         self.format_check = self._loaded.format_check
         self._side_effects: _SideEffects | None = None
@@ -279,10 +280,21 @@ class Reference:
         """What a forward pass allocates, from the same trace as the signature."""
         return self._trace()[2]
 
-    def _trace(self) -> tuple[Signature, OperationCounter, ForwardMemory]:
-        if self._traced is None:
-            trace = self._trace_fake() or self._run()
+    def known_without_running(self) -> bool:
+        """Whether signature and memory are known without a run of the forward, which may take long."""
+        if self._traced is not None:
+            return True
+        with self._loaded.explain_errors("forward()", self.device):
+            trace = self._trace_fake()
+        if trace is not None:
             self._traced = self._signature(trace), trace.operations, trace.memory
+        return self._traced is not None
+
+    def _trace(self) -> tuple[Signature, OperationCounter, ForwardMemory]:
+        if not self.known_without_running():
+            trace = self._run()
+            self._traced = self._signature(trace), trace.operations, trace.memory
+        assert self._traced is not None
         return self._traced
 
     def _trace_fake(self) -> _Trace | None:
@@ -297,6 +309,7 @@ class Reference:
                 warnings.simplefilter("ignore")
                 stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
                 stack.enter_context(torch.no_grad())
+                stack.enter_context(convertible_modules())
                 inputs = loaded.make_inputs(self.device)
                 with self.device:
                     model = loaded.make_model(self.device)
@@ -311,7 +324,7 @@ class Reference:
                     return None  # running it says so
                 memory = ForwardMemory(allocated.peak, exact_bytes(model, inputs, allocated.peak))
                 return _Trace(state, inputs, outputs, counter, memory)
-        except Exception:  # whatever a reference raises on fake tensors; the caller uses real ones
+        except (Exception, SystemExit):  # whatever a reference raises on fake tensors; the caller uses real ones
             return None
 
     def _run(self) -> _Trace:
@@ -387,20 +400,6 @@ class Reference:
         assigned = reference_code.assigned_names(self._loaded.tree)
         values = vars(self._loaded.module)
         return {name: value for name, value in values.items() if name in assigned and not name.startswith("_")}
-
-
-def _device(label: str) -> torch.device:
-    try:
-        device = torch.device(label)
-    except RuntimeError as error:
-        raise DeviceError(f"unknown device {label!r}: use cpu or cuda:0") from error
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise DeviceError(f"device {label} not found: PyTorch finds no CUDA device; check the driver or use cpu")
-        device = torch.device("cuda", device.index or 0)
-        if device.index >= torch.cuda.device_count():
-            raise DeviceError(f"device {label} not found: PyTorch finds {torch.cuda.device_count()} CUDA device(s)")
-    return device
 
 
 def _storage(tensor: Tensor) -> int:

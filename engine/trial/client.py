@@ -151,8 +151,10 @@ class JudgeClient:
                     say(_one_line(text))
                 case p.JudgeFailed(kind, reason):
                     raise _ERRORS.get(kind, EspalierError)(_one_line(reason))
-                case _:
+                case _ if isinstance(reply, p.ANSWERS[type(request)]):
                     return reply
+                case _:
+                    raise ConnectionError("a reply to another request: a reference has written to the judge's channel")
 
     async def _last_words(self) -> str:
         if self._words is None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -157,16 +157,23 @@ class JudgeSession:
             not confined.kernels, first.same, a.fresh, peaks, first.cached, first.calibrations, memory_set_by(MEMORY_LIMIT),
             tuple(more), ceilings or (known is not None and bool(known.calibrations)),
         )  # fmt: skip
-        try:
+        with self._naming_the_reference():
             reply = await self._load(request, say)
-        except JudgeDied as died:
-            raise ProblemError(
-                f"{a.problem.name}: {died} while it ran the reference: correct the reference if it ends its process, crashes or"
-                " needs more memory than there is"
-            ) from died
         assert isinstance(reply, p.OpenReply)
         others = DeviceProcesses.on(found.bus_id) if found.device.kind == "cuda" and not confined.reference else None
         return OpenedProblem(found.device, reply.workloads, confined, others)
+
+    @contextmanager
+    def _naming_the_reference(self) -> Iterator[None]:
+        """Within, the judge runs the reference before any kernel: its end is the reference's."""
+        try:
+            yield
+        except JudgeDied as died:
+            name = self.assignment.problem.name
+            raise ProblemError(
+                f"{name}: {died} while it ran the reference: correct the reference if it ends its process, crashes or needs "
+                "more memory than there is"
+            ) from died
 
     async def _load(self, request: p.OpenRequest, say: Say) -> p.Reply:
         """The reply to ``request``. The bounds may allow settings that the reference does not: then it is opened without."""
@@ -249,7 +256,8 @@ class JudgeSession:
             peaks = await self._ceilings(opened.device, say)
             records = {w.name: self._record(w, opened.device) for w in workloads}
             cached = {name: baseline_cache.encode(record.kept) for name, record in records.items()}
-            reply = await self.ask(p.PrepareRequest(peaks, cached, measure, known), say)
+            with self._naming_the_reference():
+                reply = await self.ask(p.PrepareRequest(peaks, cached, measure, known), say)
             assert isinstance(reply, p.PrepareReply)
             for workload in (w for w in workloads if w.name in reply.workloads):
                 part = reply.workloads[workload.name]

@@ -294,3 +294,11 @@ Reply = (
     DeviceReply | PeaksReply | OpenReply | PlanReply | PrepareReply | TraceReply | DrawReply
     | CheckReply | VerifyReply | MeasureReply | SustainReply | FailedVerdict | JudgeFailed | JudgeProgress
 )  # fmt: skip
+ANSWERS: Mapping[type[Request], type[Message] | tuple[type[Message], ...]] = {
+    DeviceRequest: DeviceReply, PeaksRequest: PeaksReply, OpenRequest: OpenReply, PlanRequest: PlanReply,
+    PrepareRequest: PrepareReply, TraceRequest: TraceReply, DrawRequest: DrawReply,
+    CheckRequest: (CheckReply, FailedVerdict), VerifyRequest: (VerifyReply, FailedVerdict),
+    MeasureRequest: (MeasureReply, FailedVerdict), SustainRequest: (SustainReply, FailedVerdict),
+    CompareRequest: (MeasureReply, FailedVerdict),
+}  # fmt: skip
+"""What may answer a request, beside progress and ``JudgeFailed``."""

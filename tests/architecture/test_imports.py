@@ -56,6 +56,12 @@ def test_the_runner_loads_nothing_of_the_judge_and_the_judge_nothing_of_the_runn
         assert not {name for name in loaded if name.startswith(f"engine.trial.{theirs}")}
 
 
+def test_the_processes_of_a_trial_on_a_cpu_load_no_compiler() -> None:
+    """Each import of it takes a moment of every verdict, in every process."""
+    for modules in ("engine.trial.judge.server", "engine.problem.reference, engine.trial.runner.launchers"):
+        assert not _loaded_by(modules) & {"triton", "torch._dynamo"}
+
+
 def _loaded_by(module: str) -> set[str]:
     """The modules that a fresh interpreter has loaded after importing ``module``."""
     program = f"import json, sys, {module}; print(json.dumps(list(sys.modules)))"

@@ -257,3 +257,14 @@ def test_control_characters_are_not_printed(capsys: pytest.CaptureFixture[str]) 
     result = capsys.readouterr()
     assert result.out == "kernel.cpp:2: error: #error ?]0;owned?  see\n"
     assert result.err == "espalier: no kernel file ?[2Jk.cpp\n"
+
+
+def test_what_a_file_says_does_not_fill_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse() -> None:
+        raise EspalierError(f"task.yml: lang: {'x' * 300_000!r} is not supported:\nonly py")
+
+    assert exit_status_of(refuse) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert len(line) < 1100
+    assert line.startswith("espalier: task.yml: lang: 'xxx")
+    assert line.endswith("xxx' is not supported: only py")

@@ -364,12 +364,26 @@ BOMB = "a: &a [1,1]\nb: &b [*a,*a,*a]\nfiles: [*b,*b]\n"
         (files.TASK.replace('"../utils.py"', '"../../../utils.py"'), "leaves the task's repository"),
         (files.TASK.replace('"name": "utils.py"', '"name": "torch.py"'), "would hide the module torch"),
         (files.TASK.replace('{"n": 8,', '{"size": 8,'), "tests.1.size: generate_input has no such parameter"),
+        (files.TASK.replace('{"n": 16,', '{"size": 16,'), "tests.2.size: generate_input has no such parameter"),
         (files.TASK.replace('{"n": 8, ', "{"), "tests.1.n: missing"),
+        (files.TASK.replace('{"n": 16, ', "{"), "tests.2.n: missing"),
         (files.TASK.replace('"geom"', '"best"'), "ranking_by: 'best' is unknown"),
     ],
 )
 def test_a_wrong_task_is_refused(tmp_path: Path, task: str, message: str) -> None:
     refused(files.write_kernelbot(tmp_path, task), message, "task.yml")
+
+
+@pytest.mark.parametrize("more", [", dtype=torch.float32", ", *, scale=-1, dtype: torch.dtype = torch.float32"])
+def test_a_parameter_of_a_task_with_a_default_of_any_kind_need_not_be_set(tmp_path: Path, more: str) -> None:
+    code = files.REFERENCE_PY.replace('kind: str = "flat"', f'kind: str = "flat"{more}')
+    assert len(catalog.find(str(files.write_kernelbot(tmp_path, reference=code))).workloads) == 4
+
+
+def test_a_parameter_that_some_cases_of_a_task_set_needs_a_plain_default(tmp_path: Path) -> None:
+    code = files.REFERENCE_PY.replace('kind: str = "flat"', "kind: str = str(1)")
+    folder = files.write_kernelbot(tmp_path, reference=code)
+    refused(folder, "benchmarks.2.kind: missing: other cases set it, and its default is no plain value", "task.yml")
 
 
 @pytest.mark.parametrize(
@@ -432,6 +446,20 @@ def test_kernelbench_hard_has_a_workload_for_each_shape(tmp_path: Path) -> None:
     refused(tmp_path, "shapes.py: SHAPES.1.Q: reference.py does not assign this name")
     (tmp_path / "shapes.py").write_text("SHAPES = [{'T': open('x')}]\n")
     refused(tmp_path, "shapes.py, line 1: SHAPES: open('x') is no plain value")
+
+
+def test_a_shape_may_name_a_number_of_the_reference_in_lower_case(tmp_path: Path) -> None:
+    (tmp_path / "reference.py").write_text(HARD.replace("T, H = 4, 8", "T, h = 4, 8").replace("H)", "h)"))
+    (tmp_path / "shapes.py").write_text("SHAPES = [{'t': 2, 'h': 16}]\n")
+    assert dict(catalog.find(str(tmp_path)).workloads[0].settings) == {"T": 2, "h": 16}
+    (tmp_path / "shapes.py").write_text("SHAPES = [{'t': 2, 'T': 16}]\n")
+    refused(tmp_path, "shapes.py: SHAPES.1.T: sets T a second time")
+
+
+def test_a_problem_for_several_gpus_is_refused_whatever_else_it_says(tmp_path: Path) -> None:
+    (tmp_path / "reference.py").write_text(HARD)
+    (tmp_path / "problem.yaml").write_text("name: ring\nworld_size: 4\ntolerance: {bfloat16: [0.1, 0.025]}\n")
+    refused(tmp_path, "problem.yaml: world_size: the problem needs 4 GPUs at once: only one device is supported")
 
 
 @pytest.mark.parametrize(

@@ -121,10 +121,30 @@ class Heavy(nn.Module):
         return x + self.held[0]
 
 
+class Making(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        normalised: Tensor = nn.LayerNorm(x.shape)(x)
+        return normalised
+
+
+class Drawing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.source = torch.Generator()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.rand(x.shape, generator=self.source)
+
+
 @pytest.mark.parametrize(
     ("model", "what"),
-    [(Peeking(), "cannot be traced"), (Heavy(MAX_TABLE_ELEMENTS + 1), "4097 elements")],
-    ids=["looks at values", "large constant"],
+    [
+        (Peeking(), "cannot be traced"),
+        (Heavy(MAX_TABLE_ELEMENTS + 1), "4097 elements"),
+        (Making(), "a module that is made in forward"),
+        (Drawing(), "neither a tensor nor a number (Generator)"),
+    ],
+    ids=["looks at values", "large constant", "makes a module", "keeps a generator"],
 )
 def test_an_untraceable_model_is_unsupported(model: nn.Module, what: str) -> None:
     size = MAX_TABLE_ELEMENTS + 1 if isinstance(model, Heavy) else 3

@@ -287,6 +287,8 @@ def test_precision_can_be_lowered_on_copies() -> None:
         (HEAD + MODEL.replace("x * 2", "None") + INPUTS + INIT, 0, "returns no tensor"),
         (HEAD + MODEL.replace("x * 2", "torch.empty(1 << 60)") + INPUTS + INIT, 6, "needs more memory than cpu"),
         (HEAD + MODEL.replace("x * 2", "self.forward(x)") + INPUTS + INIT, 6, "RecursionError"),
+        (HEAD + MODEL.replace("x * 2", "exit(3)") + INPUTS + INIT, 6, "SystemExit: 3"),
+        (HEAD.replace("4", "1 << 70") + MODEL + INPUTS + INIT, 8, "Overflow when unpacking long long: correct"),
     ],
 )
 def test_an_exception_of_a_reference_is_one_line_with_its_place(tmp_path: Path, text: str, line: int, said: str) -> None:
@@ -388,3 +390,18 @@ def test_a_forward_without_output_is_refused_by_the_signature_too(tmp_path: Path
     """On fake tensors nothing is computed, so nothing was missed: the calibration then ended with an internal error."""
     with pytest.raises(ProblemError, match="forward returns no tensor"):
         made(tmp_path, HEAD + MODEL.replace("x * 2", "None") + INPUTS + INIT).signature()
+
+
+def test_a_model_that_converts_itself_is_described_without_a_run() -> None:
+    reference = bench("half_weights")
+    assert reference.known_without_running()
+    assert [o.dtype for o in reference.signature().operands] == ["bfloat16"] * 7 + ["int64", "bfloat16", "float64"]
+    model = reference.model(0)
+    assert model.first.weight is model.second.weight, "modules are converted as before"
+
+
+def test_a_forward_that_reads_values_is_not_described_without_a_run(tmp_path: Path) -> None:
+    reference = made(tmp_path, HEAD + MODEL.replace("x * 2", "x * x.sum().item()") + INPUTS + INIT)
+    assert not reference.known_without_running()
+    assert reference.signature().operands
+    assert reference.known_without_running()

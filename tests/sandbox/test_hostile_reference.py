@@ -142,3 +142,17 @@ def test_a_reference_that_ends_its_process_is_named(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.startswith("espalier: ends: the judge's process ended while it ran the reference: correct the reference")
+
+
+def test_a_process_that_a_reference_forks_does_not_judge_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "forks.py").write_text(
+        "import os, torch\nfrom torch import nn\nos.fork()\n\n\nclass Model(nn.Module):\n"
+        "    def forward(self, x):\n        os.fork()\n        return x * 2 + 1\n\n\n"
+        "def get_inputs():\n    return [torch.randn(256)]\n\n\ndef get_init_inputs():\n    return []\n"
+    )
+    (tmp_path / "kernel.cpp").write_text(KERNEL)
+    done = subprocess.run(
+        command("eval", tmp_path / "forks.py", tmp_path / "kernel.cpp", "--device", "cpu"),
+        env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert "verified" in done.stdout, done.stderr

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from support.program import ROOT
@@ -19,6 +20,7 @@ from engine.sandbox import trial_sandbox
 from engine.sandbox.bubblewrap import bubblewrap_reason, filter_reason
 from engine.sandbox.supervisor import REQUESTS, Orders, SandboxedCommand
 from engine.sandbox.trial_sandbox import judge_reason
+from engine.trial import client
 from engine.trial import protocol as p
 from engine.trial.client import JudgeClient, JudgeDied
 
@@ -192,3 +194,44 @@ def test_a_judge_whose_sandbox_did_not_start_is_started_once_more(
     Path(script).write_text("#!/bin/sh\necho 'bwrap: No room' >&2; exit 1\n")
     with pytest.raises(JudgeDied, match="the judge's process ended: bwrap: No room"):
         asyncio.run(described())
+
+
+IMPOSTOR = """import socket, struct, sys
+import msgspec
+from engine.trial import protocol as p
+
+channel = socket.socket(fileno=int(sys.argv[1]))
+channel.recv(1 << 16)
+body = msgspec.msgpack.encode(p.PlanReply(()))
+channel.sendall(struct.pack("<I", len(body)) + body)
+channel.recv(1)
+"""
+
+
+def test_a_reply_to_another_request_ends_the_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that a reference has forked can write to the judge's channel."""
+
+    async def not_here() -> str:
+        return "not here"
+
+    monkeypatch.setattr(trial_sandbox, "find_judge_reason", not_here)
+    outside = client._outside
+    monkeypatch.setattr(
+        client, "_outside", lambda fd, device: ([sys.executable, "-c", IMPOSTOR, str(fd)], *outside(fd, device)[1:])
+    )
+
+    async def described() -> p.Reply:
+        judge = JudgeClient()
+        try:
+            await judge.start("cpu")
+            return await judge.ask(p.DeviceRequest("cpu"), lambda _: None)
+        finally:
+            assert not judge.running
+            await judge.close()
+
+    with pytest.raises(JudgeDied):
+        asyncio.run(described())
+
+
+def test_every_request_has_its_answers() -> None:
+    assert set(p.ANSWERS) == set(get_args(p.Request))

@@ -213,6 +213,42 @@ def test_a_reference_with_random_output_is_rejected(tmp_path: Path, p: float, re
         calibrate(reference, "class")
 
 
+KEPT = """
+import torch
+from torch import nn
+
+calls = [0]
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.source = torch.Generator()
+
+    def forward(self, x):
+        calls[0] += 1
+        return torch.tanh(x){more}
+
+
+def get_inputs():
+    return [torch.randn(32, 64)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("more", [" + {size} * torch.rand(x.shape, generator=self.source)", " * (1 + {size} * calls[0])"])
+@pytest.mark.parametrize("size", [1.0, 0.02])
+def test_a_reference_whose_calls_differ_on_the_same_inputs_is_rejected(tmp_path: Path, more: str, size: float) -> None:
+    file = tmp_path / "kept.py"
+    file.write_text(KEPT.replace("{more}", more.replace("{size}", str(size))))
+    problem = catalog.find(str(file))
+    with pytest.raises(ProblemError, match=r"kept: two calls of the reference on the same inputs differ by [\de.-]+ of "):
+        calibrate(Reference(problem, problem.workloads[0], "cpu"), "class")
+
+
 @pytest.mark.parametrize(
     ("inputs", "told"),
     [

@@ -59,7 +59,7 @@ def test_every_byte_of_the_output_arena_is_output_or_guard(operands: tuple[Opera
 
 
 def test_an_unsupported_type_is_named() -> None:
-    with pytest.raises(ProblemError, match="input x is a tensor of float4_e2m1fn_x2, which is not supported; float64"):
+    with pytest.raises(ProblemError, match="input x is a tensor of float4_e2m1fn_x2, which is not supported: only float64"):
         nbytes(Operand("x", Role.INPUT, (4,), "float4_e2m1fn_x2"))
 
 

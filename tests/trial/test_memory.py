@@ -12,7 +12,7 @@ import pytest
 import torch
 from trial.ground import tiny
 
-from engine.domain.errors import DeviceError
+from engine.domain.errors import DeviceError, ProblemError
 from engine.domain.memory_plan import MemoryPlan, TrialProcesses
 from engine.domain.model import Device, Workload
 from engine.problem import catalog
@@ -136,6 +136,46 @@ def beds(limit: int = 0) -> Beds:
 def test_a_limit_that_nothing_fits_refuses_before_memory_is_taken() -> None:
     with pytest.raises(DeviceError, match=r"does not fit: it needs \d+ MB of memory, and 20 MB are free, the limit set by"):
         beds(20_000_000).main()
+
+
+WIDE = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x.float()
+
+
+def get_inputs():
+    return [torch.ones(4, dtype=torch.uint16)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_type_that_kernels_cannot_be_given_is_told_with_the_problem(tmp_path: Path) -> None:
+    (tmp_path / "wide.py").write_text(WIDE)
+    problem = catalog.find(str(tmp_path / "wide.py"))
+    with pytest.raises(ProblemError, match="wide: input x is a tensor of uint16, which is not supported: only float64, "):
+        needs_of(Reference(problem, problem.workloads[0]))
+
+
+def test_no_reference_runs_for_the_plan_of_another_workload(tmp_path: Path) -> None:
+    (tmp_path / "reference.py").write_text(
+        "import time\nimport torch\nfrom torch import nn\n\nrows = 4\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n"
+        "        if x.shape[0] > 8 and x.sum().item() < 1e9:\n            time.sleep(3600)\n        return x * 2\n\n\n"
+        "def get_inputs():\n    return [torch.rand(rows)]\n\n\ndef get_init_inputs():\n    return []\n"
+    )
+    (tmp_path / "problem.toml").write_text("[workloads]\nsmall = {rows = 4}\nlarge = {rows = 16}\nfull = {rows = 8}\n")
+    problem = catalog.find(str(tmp_path))
+    request = OpenRequest(problem, problem.workloads[0], (), "cpu", "class", "eager", (), True, False)
+    device, reference = devices.describe("cpu"), Reference(problem, problem.workloads[0])
+    pool = ProcessPool(problem, device, cold=True, confined=False)
+    found = Beds(request, device, reference, [], TrialProcesses(pairs=6), pool, KnownCalibrations(b"", "class"))
+    assert [one.workload for one in found.others()] == ["full"]
 
 
 def test_each_fallback_is_more_frugal_and_still_judges() -> None:

@@ -1,6 +1,7 @@
 """KernelBench-Hard: a KernelBench ``reference.py`` with ``shapes.py`` (SHAPES: what a shape sets) and ``problem.yaml``.
 
-https://github.com/Infatoshi/kernelbench.com. ``problem.yaml`` has a tolerance by the output's dtype.
+https://github.com/Infatoshi/kernelbench.com. ``problem.yaml`` has a tolerance by the output's dtype. A shape's ``batch`` sets
+the reference's ``batch`` or ``BATCH``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ _REFERENCE, _SHAPES, _PROBLEM = "reference.py", "shapes.py", "problem.yaml"
 _DTYPES = {
     "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "bfloat16", "fp8_e4m3": "bfloat16", "bfloat16": "bfloat16",
 }  # fmt: skip
+
+
+class _Devices(msgspec.Struct, frozen=True):
+    """Read before the rest, which is another format's where there are several GPUs."""
+
+    world_size: int = 1
 
 
 class _ProblemYaml(msgspec.Struct, frozen=True):
@@ -46,6 +53,8 @@ def read(folder: Path, origin: str) -> Problem:
     tree = reference_code.parse(text, file)
     reference_code.check_entry_points(tree, file)
     yaml = folder / _PROBLEM
+    if yaml.is_file() and (count := yaml_file(yaml, _Devices).world_size) > 1:
+        raise ProblemError(f"{yaml}: world_size: the problem needs {count} GPUs at once: only one device is supported")
     written = yaml_file(yaml, _ProblemYaml) if yaml.is_file() else _ProblemYaml()
     workloads = _workloads(folder / _SHAPES, reference_code.assigned_names(tree))
     names = tuple(w.name for w in workloads)
@@ -68,11 +77,14 @@ def _workloads(shapes: Path, assigned: frozenset[str]) -> tuple[Workload, ...]:
     for number, row in enumerate(rows, 1):
         settings: dict[str, Number] = {}
         for name, value in row.items():
-            if name not in assigned:
+            own = name if name in assigned else name.upper()
+            if own not in assigned:
                 raise ProblemError(f"{shapes}: SHAPES.{number}.{name}: {_REFERENCE} does not assign this name at its top level")
+            if own in settings:
+                raise ProblemError(f"{shapes}: SHAPES.{number}.{name}: sets {own} a second time")
             if not reference_code.is_usable(value):
                 raise ProblemError(f"{shapes}: SHAPES.{number}.{name}: not a finite number of at most 64 bits")
-            settings[name] = int(value) if isinstance(value, bool) else value
+            settings[own] = int(value) if isinstance(value, bool) else value
         workloads.append(Workload(f"shape{number}", settings))
     return tuple(workloads)
 

@@ -8,6 +8,7 @@ case is the judge's.
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -67,8 +68,11 @@ class _Reference:
     """The names that it unpacks its data into; empty for a single tensor or an unknown number."""
     memory: OutputMemory
     parameters: tuple[str, ...]
+    """Of ``generate_input``."""
+    optional: frozenset[str]
+    """Those with a default."""
     defaults: Mapping[str, object]
-    """Parameters of ``generate_input``, and their default values."""
+    """The defaults that are plain values."""
 
 
 def read(folder: Path, origin: str) -> Problem:
@@ -142,13 +146,21 @@ def _reference(text: str, file: str) -> _Reference:
     arguments = _unpacked(function)
     signature = generate.args
     parameters = tuple(a.arg for a in (*signature.posonlyargs, *signature.args, *signature.kwonlyargs))
+    expressions = _default_expressions(signature)
     defaults: dict[str, object] = {}
-    for argument, value in zip(reversed(signature.args), reversed(signature.defaults), strict=False):
-        if isinstance(value, ast.Constant):
-            defaults[argument.arg] = value.value
-    return _Reference(
-        file, text, tree, name, arguments, output_memory.find(function, arguments, generate), parameters, defaults,
-    )  # fmt: skip
+    for parameter, expression in expressions.items():
+        with contextlib.suppress(ValueError):
+            defaults[parameter] = ast.literal_eval(expression)
+    memory = output_memory.find(function, arguments, generate)
+    return _Reference(file, text, tree, name, arguments, memory, parameters, frozenset(expressions), defaults)
+
+
+def _default_expressions(signature: ast.arguments) -> dict[str, ast.expr]:
+    """The parameters that have a default, and how it is written."""
+    plain = [*signature.posonlyargs, *signature.args]
+    found = {a.arg: value for a, value in zip(reversed(plain), reversed(signature.defaults), strict=False)}
+    named = zip(signature.kwonlyargs, signature.kw_defaults, strict=True)
+    return found | {a.arg: value for a, value in named if value is not None}
 
 
 def _check_device(tree: ast.Module, file: str) -> None:
@@ -212,6 +224,8 @@ class _Adapter:
         for key in keys:
             self._names[key] = unused_name(key, lambda n: n in taken)
             taken.add(self._names[key])
+        for _, where, case in cases:
+            self._check_names(case, where)
         full = [self._complete(keys, case, where) for _, where, case in cases]
         for key in keys:
             values = [case[key] for case in full]
@@ -224,15 +238,22 @@ class _Adapter:
             for (name, _, _), case in zip(cases, full, strict=True)
         )
 
-    def _complete(self, keys: Sequence[str], case: Mapping[str, _Value], where: str) -> dict[str, object]:
+    def _check_names(self, case: Mapping[str, _Value], where: str) -> None:
+        reference = self._reference
         for key in case:
-            if key not in self._reference.parameters or not key.isidentifier():
-                known = shown(self._reference.parameters)
+            if key not in reference.parameters or not key.isidentifier():
+                known = shown(reference.parameters)
                 raise ProblemError(f"{where}.{key[:60]}: {_GENERATE} has no such parameter: it has {known}")
-        defaults = self._reference.defaults
-        for key in self._reference.parameters:
-            if key not in case and key not in defaults and key != _SEED:
+        for key in reference.parameters:
+            if key not in case and key not in reference.optional and key != _SEED:
                 raise ProblemError(f"{where}.{key}: missing: {_GENERATE} needs it")
+
+    def _complete(self, keys: Sequence[str], case: Mapping[str, _Value], where: str) -> dict[str, object]:
+        """The case with the default of every parameter that another case sets."""
+        defaults = self._reference.defaults
+        for key in keys:
+            if key not in case and key not in defaults:
+                raise ProblemError(f"{where}.{key}: missing: other cases set it, and its default is no plain value")
         full = {key: case[key] if key in case else defaults[key] for key in keys}
         for key, value in full.items():
             if isinstance(value, int | float) and not reference_code.is_usable(value):

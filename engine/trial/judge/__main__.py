@@ -11,8 +11,11 @@ import os
 import socket
 import sys
 import threading
+import traceback
+from typing import NoReturn
 
 from engine.domain.errors import DeviceError
+from engine.problem.imports import without_collections
 from engine.trial.shared.cuda import driver
 
 
@@ -30,9 +33,24 @@ def main() -> None:
     kind, _, index = sys.argv[-1].partition(":")
     if kind == "cuda":
         threading.Thread(target=create_context, args=(int(sys.argv[1]), int(index or 0)), daemon=True).start()
-    from engine.trial.judge import server
+    with without_collections():
+        from engine.trial.judge import server
 
-    server.main()
+    try:
+        server.main()
+    except SystemExit:
+        pass  # of a signal's handler, or of a reference
+    except BaseException:
+        traceback.print_exc()
+        _end(1)
+    _end(0)
+
+
+def _end(status: int) -> NoReturn:
+    """End without tearing down what was imported, which takes a while, and which libraries comment on on standard error."""
+    with contextlib.suppress(Exception):  # a reference may have closed it
+        sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

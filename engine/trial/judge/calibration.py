@@ -18,7 +18,17 @@ from engine.domain.model import PrecisionClass
 from engine.domain.preparation import ClassErrors
 from engine.problem.reference import Reference
 from engine.trial.judge import special_values
-from engine.trial.judge.cases import class_errors, default_class, fresh_seed, make_case, output_dtype
+from engine.trial.judge.cases import (
+    Case,
+    class_errors,
+    default_class,
+    fresh_seed,
+    inexact_outputs,
+    make_case,
+    output_dtype,
+    output_names,
+)
+from engine.trial.judge.comparison import compare
 from engine.trial.judge.perturbations import OWN, PERTURBATIONS, TYING, WIDE_ONLY
 from engine.trial.judge.preparation_cache import KeptCalibration
 from engine.trial.judge.ties import IndexTrace
@@ -34,6 +44,9 @@ _PERTURBED_MAX_SCALED = 5e-3
 _PERTURBED_REL_FRO = 1e-6
 """Lower bound on the error of a whole output in fp32 on perturbed inputs. Where an outlier is added to many small numbers, sums
 in another order than the library's showed 60 times its error. TF32's error is a few hundred times this bound."""
+
+_USUAL = {PrecisionClass.FP32: 1e-3, PrecisionClass.TF32: 2e-2, PrecisionClass.HALF: 5e-2}
+"""Errors of a class up to this are arithmetic's; larger ones are looked into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +107,10 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
                 "match it: remove the dropout, or switch it to eval mode"
             )
         notes += [case.note] if case.note else []
-        for name, errors in class_errors(reference, case, every).items():
+        found = class_errors(reference, case, every)
+        if trial == 0 and default.value in found:
+            _check_repeatable(reference, case, found[default.value].rel_fro, default)
+        for name, errors in found.items():
             known = own.get(name, least)
             own[name] = known.wider(errors)
         del case  # its tensors must not lie beside the next case's
@@ -113,6 +129,19 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
     # The reference's notes are complete only after it was called.
     distinct_notes = tuple(dict.fromkeys((*reference.notes, *notes)))
     return Calibration(make_policy(tolerance, default, classes, dtype), tuple(classes), distinct_notes)
+
+
+def _check_repeatable(reference: Reference, case: Case, error: float, default: PrecisionClass) -> None:
+    """Raises ProblemError where an unusual error is not one of arithmetic: calls on the same inputs differ as much."""
+    if error <= _USUAL[default]:
+        return
+    one, other = (reference.call(case.model, case.inputs) for _ in range(2))
+    apart = compare(*inexact_outputs(one, other, output_names(reference))).rel_fro
+    if apart > error / 4:
+        raise ProblemError(
+            f"{reference.problem.name}: two calls of the reference on the same inputs differ by {apart:.1g} of the output's "
+            "spread, no kernel can match it: remove the generator, counter or clock that it reads"
+        )
 
 
 def _least_errors(reference: Reference, dtype: torch.dtype) -> ClassErrors:

@@ -19,7 +19,7 @@ from engine.problem.reference import Reference
 from engine.problem.values import map_arguments
 from engine.trial.judge import arithmetic, special_values, sums
 from engine.trial.judge.comparison import Errors, compare, compared_exactly
-from engine.trial.judge.perturbations import perturb
+from engine.trial.judge.perturbations import BY_CHANCE, DOWN, UP, nudged, perturb
 from engine.trial.judge.ties import IndexTrace, equivalent
 
 
@@ -79,7 +79,7 @@ def class_errors(reference: Reference, case: Case, wanted: Sequence[PrecisionCla
     for precision in wanted:
         worst: Errors | None = None
         for outputs in _in_class(reference, case, precision):
-            errors = compare(*_inexact_outputs(outputs, case.expected, names))
+            errors = compare(*inexact_outputs(outputs, case.expected, names))
             if not errors.flaw:
                 worst = errors if worst is None else worst.worst(errors)
             del outputs  # before the next ones are computed
@@ -88,10 +88,10 @@ def class_errors(reference: Reference, case: Case, wanted: Sequence[PrecisionCla
     return found
 
 
-def _inexact_outputs(
+def inexact_outputs(
     outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], names: Sequence[str]
 ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[str]]:
-    """The outputs that are not compared bit for bit; all where all are."""
+    """The outputs that are not compared bit for bit, with what they are compared with; all where all are."""
     chosen = [i for i, output in enumerate(outputs) if not compared_exactly(output)] or range(len(outputs))
     return [outputs[i] for i in chosen], [expected[i] for i in chosen], [names[i] for i in chosen]
 
@@ -122,7 +122,7 @@ class ReferenceOnCase:
         names = output_names(self.reference)
         try:
             for outputs in computed(lambda: self.reference.call(self.case.model, self.case.inputs)):
-                errors = compare(*_inexact_outputs(outputs, self.case.expected, names))
+                errors = compare(*inexact_outputs(outputs, self.case.expected, names))
                 if not errors.flaw:
                     yield ClassErrors(errors.rel_fro, errors.max_scaled)
                 del outputs  # before the next ones are computed
@@ -158,8 +158,8 @@ class ReferenceOnCase:
         model, given, expected = self.case.model, self.case.inputs, self.case.expected
         others = [self.reference.call(model, given)]
         with seeded(fresh_seed(), self.reference.device):
-            nudged = [_nudged(given, way) for way in (_UP, _DOWN, *[_BY_CHANCE] * _NUDGES)]
-        others += [self.reference.exact(model, inputs).outputs for inputs in nudged]
+            close = [nudged(given, way) for way in (UP, DOWN, *[BY_CHANCE] * _NUDGES)]
+        others += [self.reference.exact(model, inputs).outputs for inputs in close]
         masks: list[torch.Tensor | None] = []
         for i, right in enumerate(expected):
             moved = None
@@ -176,20 +176,6 @@ def _may_be_index(tensor: torch.Tensor) -> bool:
 
 _NUDGES = 4
 _UNDECIDED = 100
-_UP, _DOWN, _BY_CHANCE = 1.0, -1.0, 0.0
-
-
-def _nudged(inputs: tuple[object, ...], way: float) -> tuple[object, ...]:
-    """The inputs in float64, each number moved by four units in the last place of its type, or by a random part of that."""
-
-    def moved(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        wide = tensor.double()
-        by = torch.full_like(wide, way) if way else torch.rand_like(wide).mul_(2).sub_(1)
-        return wide * (1 + by * 4 * float(torch.finfo(tensor.dtype).eps))
-
-    return map_arguments(moved, inputs)
 
 
 def _in_class(reference: Reference, case: Case, precision: PrecisionClass) -> Iterator[Sequence[torch.Tensor]]:
@@ -220,7 +206,7 @@ def _on_nudged_inputs(reference: Reference, case: Case) -> Iterator[Sequence[tor
     Compared with float32, the reference's own fp32 arithmetic has no error, and every other order of summation would be wrong.
     """
     with seeded(fresh_seed(), reference.device):
-        moved = [_nudged(case.inputs, way) for way in (_UP, _DOWN, _BY_CHANCE)]
+        moved = [nudged(case.inputs, way) for way in (UP, DOWN, BY_CHANCE)]
     for inputs in moved:
         yield reference.call(case.model, reference.cast_inputs(inputs, torch.float32))
 

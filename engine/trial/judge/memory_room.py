@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from engine.domain.errors import ProblemError
 from engine.domain.memory_plan import MemoryNeeds, MemoryRoom, TrialProcesses, WorkloadMemory, plans
 from engine.domain.model import Device, Operand, Role
 from engine.problem.reference import Reference
@@ -29,9 +30,11 @@ def needs_of(reference: Reference) -> MemoryNeeds:
     inputs = [o for o in operands if o.role is Role.INPUT]
     weights = [o for o in operands if o.role in (Role.PARAMETER, Role.BUFFER)]
     outputs = [o for o in operands if o.role is Role.OUTPUT]
-    return MemoryNeeds(
-        _lent(inputs), _lent(weights), _lent(outputs), forward.own, forward.exact, _in_float64(inputs), _in_float64(weights)
-    )
+    try:
+        lent = _lent(inputs), _lent(weights), _lent(outputs)
+    except ProblemError as error:  # a type that kernels cannot be given
+        raise ProblemError(f"{reference.problem.name}: {error}") from None
+    return MemoryNeeds(*lent, forward.own, forward.exact, _in_float64(inputs), _in_float64(weights))
 
 
 def _lent(operands: Iterable[Operand]) -> int:

@@ -247,3 +247,19 @@ def with_swaps(inputs: tuple[object, ...], seeds: Sequence[int]) -> tuple[object
         return copy
 
     return map_arguments(swapped, inputs)
+
+
+UP, DOWN, BY_CHANCE = 1.0, -1.0, 0.0
+
+
+def nudged(inputs: tuple[object, ...], way: float) -> tuple[object, ...]:
+    """The inputs in float64, each number moved by four units in the last place of its type, or by a random part of that."""
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        wide = tensor.double()
+        by = torch.full_like(wide, way) if way else torch.rand_like(wide).mul_(2).sub_(1)
+        return wide * (1 + by * 4 * float(torch.finfo(tensor.dtype).eps))
+
+    return map_arguments(moved, inputs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import resource
 import signal
@@ -20,8 +21,9 @@ import torch
 
 from engine.domain.errors import DeviceError, EspalierError
 from engine.domain.model import Device
-from engine.problem import graph
+from engine.problem.imports import without_collections
 from engine.problem.reference import Reference
+from engine.problem.reference_step import limit_steps
 from engine.trial import protocol as p
 from engine.trial.channel import Channel, ChannelClosed
 from engine.trial.judge import devices, roofline
@@ -35,6 +37,8 @@ _PR_SET_PDEATHSIG = 1
 _MEMORY_SHARE = 0.9
 """Of the machine's memory, what this process may allocate on a CPU. On a GPU, processes reserve far more than they use."""
 _MOST_PROCESSES = 8192
+_STEP_S = 600
+"""Seconds that the reference may take to be read, to make its inputs or its model, or for one forward."""
 
 
 def main() -> None:
@@ -54,6 +58,7 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # descriptors in flight to a runner count for its user
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    limit_steps(_STEP_S)
     judge: Judge | None = None
     try:
         while True:
@@ -145,6 +150,8 @@ def _opened(
 ) -> tuple[Judge | None, Message]:
     if earlier is not None:
         earlier.close()
+    with without_collections():
+        importlib.import_module("torch._dynamo.config")  # fake tensors, on which the reference is traced, import it
     judge = Judge(request, supervisor, say)
     return judge, p.OpenReply(judge.signatures)
 
@@ -159,6 +166,8 @@ def _drawn(reference: Reference, fds: list[int], *, module: bool) -> p.DrawReply
 def _about_problem(judge: Judge, request: p.PlanRequest | p.TraceRequest) -> p.PlanReply | p.TraceReply:
     if isinstance(request, p.PlanRequest):
         return p.PlanReply(judge.memory_plans())
+    from engine.problem import graph  # torch's decompositions take a moment to import, and a verdict needs none
+
     return p.TraceReply(graph.trace_reference(judge.reference))
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.trial.judge.arithmetic import round_to_tf32, tf32_allowed
@@ -78,9 +77,12 @@ class _Sums(TorchDispatchMode):
                 return self._sum(*args)
             if func is _prims.var.default:
                 return self._variance(*args)
-            if func.overloadpacket.__name__ in _CONTAIN_SUMS and func in decomposition_table:
-                with self:
-                    return decomposition_table[func](*args, **options)
+            if func.overloadpacket.__name__ in _CONTAIN_SUMS:
+                from torch._decomp import decomposition_table  # takes a moment to import; few verdicts get here
+
+                if func in decomposition_table:
+                    with self:
+                        return decomposition_table[func](*args, **options)
         return func(*args, **options)
 
     def _sum(self, tensor: torch.Tensor, dims: Dims | None = None, keepdim: bool = False) -> torch.Tensor:

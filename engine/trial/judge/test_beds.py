@@ -62,11 +62,12 @@ class TestBeds:
         return found[0]
 
     def others(self) -> list[WorkloadMemory]:
-        """The plans of the problem's other workloads, largest first."""
+        """The plans of the problem's other workloads, largest first: of those whose reference need not run for it."""
         workloads = [w for w in self._opened.problem.workloads if w.name != self._reference.workload.name]
         references = [Reference(self._opened.problem, w, self._device.label) for w in workloads]
         without = TrialProcesses(self._processes.baselines, self._processes.interleaved, self._processes.pairs)
-        found = [plans_for(r, self._device, self._opened.memory_limit, without) for r in references]
+        known = [r for r in references if r.known_without_running()]
+        found = [plans_for(r, self._device, self._opened.memory_limit, without) for r in known]
         return sorted(found, key=lambda one: -one.needs.operands)
 
     @property

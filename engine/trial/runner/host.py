@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
+from engine.problem.imports import without_collections
 from engine.sandbox.bubblewrap import PRIVATE
 from engine.trial.channel import Channel, ChannelClosed
 from engine.trial.messages import (
@@ -79,18 +80,19 @@ def _fortify() -> None:
 
 def _warm_up() -> None:
     """Import what every runner needs, without a device context or threads."""
-    import torch  # noqa: F401
+    with without_collections():
+        import torch  # noqa: F401
 
-    import engine.problem.reference
-    import engine.trial.runner.launchers
-    import engine.trial.runner.modules  # noqa: F401
+        import engine.problem.reference
+        import engine.trial.runner.launchers
+        import engine.trial.runner.modules  # noqa: F401
 
-    if os.environ.get("ESPALIER_DEVICE", "cpu") != "cpu":
-        from engine.trial.shared.cuda import driver
+        if os.environ.get("ESPALIER_DEVICE", "cpu") != "cpu":
+            from engine.trial.shared.cuda import driver
 
-        driver.preload()
-        with contextlib.suppress(Exception):  # not installed, or made for another torch: a module that needs it will say so
-            importlib.import_module("triton")
+            driver.preload()
+            with contextlib.suppress(Exception):  # not installed, or made for another torch: a module that needs it will say so
+                importlib.import_module("triton")
 
 
 def _answer(channel: Channel, runners: set[int], errors: dict[int, int], request: HostRequest, fds: list[int]) -> None:

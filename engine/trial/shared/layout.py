@@ -35,7 +35,9 @@ def nbytes(operand: Operand) -> int:
     sizes = DTYPE_BYTES if operand.role is Role.OUTPUT else _INPUT_BYTES
     if operand.dtype not in sizes:
         known = ", ".join(sizes)
-        raise ProblemError(f"{operand.role} {operand.name} is a tensor of {operand.dtype}, which is not supported; {known} are")
+        raise ProblemError(
+            f"{operand.role} {operand.name} is a tensor of {operand.dtype}, which is not supported: only {known}"
+        )
     return math.prod(operand.shape) * sizes[operand.dtype]
 
 
