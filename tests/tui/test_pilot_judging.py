@@ -152,7 +152,7 @@ def test_answering_a_prompt_by_hand(folder: Path) -> None:
         await pilot.press("ctrl+y")
         assert app.clipboard.endswith("[now].")
         app.screen.query_one("#reply", TextArea).text = "time_us = 77"
-        await pilot.press("ctrl+s")
+        await pilot.press("ctrl+s", "ctrl+s")  # the fake bench's mark is no code
         await until(pilot, lambda: any(isinstance(event, e.CallAnswered) for event in engineer_events(folder)))
         await until(pilot, lambda: "k2" in store.state_of(folder).kernels)
 
@@ -174,7 +174,7 @@ def test_answering_a_prompt_from_a_file(folder: Path, tmp_path: Path) -> None:
         await pilot.press("ctrl+s")
         assert "cannot be read" in str(app.screen.query_one("#message").render())
         app.screen.query_one("#file", Input).value = str(reply)
-        await pilot.press("ctrl+s")
+        await pilot.press("ctrl+s", "ctrl+s")
         await until(pilot, lambda: any(isinstance(event, e.CallAnswered) for event in engineer_events(folder)))
 
     state = at_the_tree(folder, on, mode="autopilot", opener=FakeOpener(ideas=BY_HAND))

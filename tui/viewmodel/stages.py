@@ -190,9 +190,23 @@ def call_label(state: SessionState, call: ModelCall) -> tuple[str, str]:
     """(call and purpose, model and idea): label and description of a choice."""
     subject = call.work.subject
     idea = state.ideas.get(state.kernels[subject].idea if subject in state.kernels else subject)
-    name = f"round {subject}" if call.role is CallRole.IDEAS else subject
     title = f": {one_line(idea.text.title)}" if idea is not None else ""
-    return f"{call.id}  {call.role.value} for {name}", f"{author(call.model)}{title}"
+    return f"{call.id}  {purpose(state, call)}", f"{author(call.model)}{title}"
+
+
+def purpose(state: SessionState, call: ModelCall) -> str:
+    """What the call is for, and whether it is a retry: ``code for i11, retry of c60``."""
+    subject = call.work.subject
+    name = f"round {subject}" if call.role is CallRole.IDEAS else subject
+    before = refused_before(state, call)
+    return f"{call.role.value} for {name}{f', retry of {before.id}' if before is not None else ''}"
+
+
+def refused_before(state: SessionState, call: ModelCall) -> ModelCall | None:
+    """The call that asked the same just before, if its reply could not be used."""
+    calls = list(state.calls.values())
+    same = [one for one in calls[: calls.index(call)] if (one.work, one.role, one.model) == (call.work, call.role, call.model)]
+    return same[-1] if same and same[-1].status is CallStatus.FAILED and same[-1].reply else None
 
 
 def idle_reason(state: SessionState) -> str:
