@@ -24,7 +24,7 @@ from engine.domain.state import Kernel, ModelCall, SessionState
 from engine.domain.work import WorkKey, WorkKind
 from engine.ideas.authoring import unusable_reply
 from engine.ideas.factory import check_programs
-from engine.ideas.mix import PASTE, check_models, check_proposer, proposers_of
+from engine.ideas.mix import PASTE, check_models, proposers_of
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
 from engine.journal.lock import unwritable_error
@@ -63,9 +63,9 @@ def check_settings(models: ModelSettings) -> None:
 
 
 def writer_error(name: str) -> str:
-    """What is wrong with the name of a writer or proposer; empty if nothing is."""
+    """What is wrong with the name of a writer or proposer, or with its program; empty if nothing is."""
     try:
-        check_proposer(name)
+        check_settings(ModelSettings(writer=name))
     except ProposerError as error:
         return str(error)
     return ""

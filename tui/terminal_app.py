@@ -25,6 +25,7 @@ from textual.filter import LineFilter, Monochrome, NoColor
 from textual.notifications import Notify
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import DataTable
 from textual.worker import Worker, get_current_worker
 
 from engine.journal.user_folders import config_folder
@@ -237,8 +238,9 @@ class TerminalApp(App[None]):
         self.action_suspend_process()
 
     def action_motion(self, key: str) -> None:
-        """Move in the focused list or page, as this key does."""
-        self.simulate_key(key)
+        """Move in the focused list or page, as this key does; in a table Home and End move along the row."""
+        in_table = isinstance(self.focused, DataTable) and key in ("home", "end")
+        self.simulate_key(f"ctrl+{key}" if in_table else key)
 
     def action_theme(self) -> None:
         """Use the next theme: dark, light, high contrast."""

@@ -115,7 +115,7 @@ def test_a_cancelled_round_names_the_next_steps_and_is_retried_on_request(folder
         assert "c1  ideas for round 1" in (await offered(app, pilot))[0]
         await pilot.press("enter")
         await until(pilot, lambda: "c1 was cancelled by hand" in banner())
-        assert "i: add an idea" in banner()
+        assert "N: add an idea" in banner()
         assert "stopped" not in banner()
         assert len(model.asked) == 1
         await pilot.press("R")

@@ -168,6 +168,12 @@ def test_errors_are_shown_in_the_form_which_keeps_its_content(home: Path) -> Non
             assert "Rounds: enter a number from 1 to" in str(message.render())
             await until(pilot, lambda: app.focused is field and message.region.y == field.region.bottom)
             form.query_one("#rounds", Input).value = "7"
+            proposer = form.query_one("#source", Input)
+            proposer.value = "nobody"
+            await pilot.press("ctrl+s")
+            await until(pilot, lambda: app.focused is proposer and message.region.y == proposer.region.bottom)
+            assert "unknown proposer 'nobody'" in str(message.render())
+            proposer.value = "playbook"
             await pilot.press("ctrl+s")
             await until(pilot, lambda: "no compiler [here]" in str(form.query_one("#message").render()))
             assert form.query_one("#rounds", Input).value == "7"
@@ -243,7 +249,7 @@ def test_replay_starts_at_the_end_and_takes_no_commands(home: Path) -> None:
             await until(pilot, lambda: app.screen.query_one(DataTable).row_count == 1)
             await pilot.press("r")
             await until(pilot, lambda: ui.shows_tree(app))
-            await pilot.press("p", "x", "i", "s", "M")
+            await pilot.press("p", "x", "N", "s", "M")
             await pilot.pause(0.1)
             assert isinstance(app.screen, SessionScreen), "an unavailable action must not open a dialog"
             await pilot.press("escape")
@@ -357,7 +363,7 @@ def test_quitting_names_running_work_and_the_session_resumes(home: Path) -> None
             await until(pilot, lambda: isinstance(app.screen, SessionScreen) and app.screen.bridge.in_hand)
             await pilot.press("ctrl+q")
             await until(pilot, lambda: isinstance(app.screen, Confirm))
-            assert "prepare" in str(app.screen.query("Static").first().render())
+            assert "preparing the session" in str(app.screen.query("Static").first().render())
             await pilot.press("enter")
             await until(pilot, lambda: isinstance(app.screen, SessionScreen))
             await pilot.press("ctrl+q")

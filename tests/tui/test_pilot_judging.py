@@ -339,7 +339,7 @@ def test_clicks_select_a_kernel_a_page_and_an_idea(folder: Path) -> None:
         place = bar.render_line(0).text.index(" 5 ")  # type: ignore[attr-defined]
         await pilot.click("_TabBar", offset=(place + 1, 0))
         assert app.screen.query_one("DetailTabs").tab == "timing"  # type: ignore[attr-defined]
-        await pilot.press("g")
+        await pilot.press("i")
         await until(pilot, lambda: isinstance(app.screen, GateScreen))
         listed = app.screen.query_one(IdeaList)
         first = listed.highlighted

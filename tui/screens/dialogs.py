@@ -78,7 +78,7 @@ def show_beside(form: Screen[ScreenResultType], field: str, words: str) -> None:
 
 MOTIONS: list[BindingType] = [
     Binding(key, f"app.motion('{moves}')", moves, show=False)
-    for key, moves in (("j", "down"), ("k", "up"), ("g", "home"), ("G", "end"))
+    for key, moves in (("j", "down"), ("k", "up"), ("g", "home"), ("G", "end"), ("ctrl+d", "pagedown"), ("ctrl+u", "pageup"))
 ]
 """Keys of dialogs with a list or a page but no field: a modal screen hides the app's."""
 

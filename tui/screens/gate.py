@@ -177,7 +177,9 @@ class GateScreen(SteeringScreen):
         idea = self._undecided()
         if idea is None:
             return
-        edited = await self.app.push_screen_wait(IdeaForm.edit(self.bridge.state_now, idea))
+        edited = await self.app.push_screen_wait(
+            IdeaForm.edit(self.bridge.state_now, idea, [name for name, _ in self.bridge.writers()])
+        )
         if edited is not None:
             text = edited.text
             await self.submit(

@@ -103,7 +103,7 @@ class PausesForm(_NumbersForm[Pauses]):
     """Where the session pauses."""
 
     FORM_TITLE = "Pause at"
-    WORDS = "The session pauses when one condition holds; P resumes it. Empty: no condition."
+    WORDS = "The session pauses when one condition holds, until you resume it. Empty: no condition."
     FIELDS = (
         Field("tokens", "Tokens", "above this many", whole=True),
         Field("usd", "Dollars", "above this amount"),

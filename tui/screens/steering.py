@@ -33,7 +33,7 @@ from tui.screens.seed_form import SeedForm
 from tui.viewmodel import estimate, kernels
 from tui.viewmodel.fmt import about, counted
 from tui.viewmodel.ideas import nobody_writes
-from tui.viewmodel.stages import call_label, calls_by_hand, open_calls
+from tui.viewmodel.stages import call_label, calls_by_hand, open_calls, work_words
 from tui.widgets.bars import SessionHeader, StageStrip
 
 FRAMES_A_SECOND = 10
@@ -43,6 +43,8 @@ engineer is drawn at once."""
 _RESTING_SECONDS = 1.0
 _MOST_CHOICES = 400
 _LONGEST_WAIT = 86_400
+_MOST_NAMED = 3
+"""Of the failed work that is retried."""
 _OTHER_WRITER = "…"
 MODES = (
     Choice("ask", "ask", "every idea awaits your approval"),
@@ -367,7 +369,13 @@ class SteeringScreen(BridgeScreen):
 
     async def action_retry(self) -> None:
         """Retry the failed work."""
-        await self.attempt(self.bridge.retry())
+        state = self.bridge.state_now
+        failed = [work_words(work) for work in {**self.bridge.stopped, **state.broken, **state.called_off}]
+        if not failed:
+            self.notify("Nothing failed: there is nothing to retry.", markup=False)
+            return
+        more = f" and {len(failed) - _MOST_NAMED} more" if len(failed) > _MOST_NAMED else ""
+        await self.attempt(self.bridge.retry(), f"Retrying: {', '.join(failed[:_MOST_NAMED])}{more}.")
 
     @work
     async def action_end(self) -> None:

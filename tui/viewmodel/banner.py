@@ -10,8 +10,9 @@ from engine.domain.state import Idea, SessionState
 from engine.domain.work import WorkKey, WorkKind
 from tui.viewmodel import kernels
 from tui.viewmodel.cells import Cell, Ink, Line, cut, line, one_line, width
+from tui.viewmodel.fmt import capitalised
 from tui.viewmodel.ideas import awaiting_approval
-from tui.viewmodel.stages import awaiting_answer, calls_by_hand
+from tui.viewmodel.stages import awaiting_answer, calls_by_hand, work_words
 from tui.viewmodel.tree_facts import tree_facts
 
 Remedy = tuple[str, str]
@@ -64,7 +65,7 @@ def banner(state: SessionState, source: Source, waiting: tuple[Idea, ...]) -> Ba
         return Banner(reason, (("steer.idea", "add an idea"), *_retry(source)), Ink.WARN)
     if stopped := source.stopped or ({} if state.closed is not None else state.broken):
         work, reason = next(iter(stopped.items()))
-        return Banner(f"{work} failed: {one_line(reason)}", _remedies(work, source), Ink.BAD)
+        return Banner(f"{capitalised(work_words(work))} failed: {one_line(reason)}", _remedies(work, source), Ink.BAD)
     if state.closed is not None:
         return _ended(state, source)
     if prompts := calls_by_hand(state):

@@ -165,6 +165,19 @@ def _work(key: WorkKey, message: str, seconds: int, room: int) -> tuple[Cell, ..
     return (Cell(f"{name} ", ink), Cell(text, Ink.FAINT), Cell(f" {fmt.elapsed(seconds)}" if seconds >= 2 else "", Ink.RULE))
 
 
+def work_words(key: WorkKey) -> str:
+    """What the work does, to what: ``building k3``, ``racing k3, k2``, ``writing code for i2``."""
+    match key.kind:
+        case WorkKind.PROPOSE:
+            return f"proposing ideas for round {key.subject}"
+        case WorkKind.IMPLEMENT:
+            return f"writing code for {key.subject}"
+        case WorkKind.PREPARE:
+            return "preparing the session"
+        case _:
+            return f"{VERBS.get(key.kind, key.kind)} {', '.join(key.subjects)}".rstrip()
+
+
 def ideas_for_you(state: SessionState) -> tuple[Idea, ...]:
     """The ideas for which the session waits: the header counts them, so that nothing else has to."""
     waits = state.closed is None and not state.broken and state.paused is None and not state.mode.is_autopilot

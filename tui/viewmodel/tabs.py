@@ -80,8 +80,8 @@ class PageSubject:
     """The kernel to compare with; empty: the parent."""
     read: Read
     progress: Mapping[WorkKey, str] | None = None
-    steered: bool = True
-    """Whether keys act on the kernel on this screen."""
+    race_key: str = ""
+    """The key that races the kernel; empty where none does."""
     lineage: LineageLines = field(default_factory=LineageLines)
 
 
@@ -99,7 +99,7 @@ def page(tab: Tab, subject: PageSubject, room: int) -> tuple[Line, ...]:
             return detail.verification(state, kernel, room)
         case Tab.TIMING:
             raw = kernel.measurement.raw if kernel.measurement else ""
-            return timing.page(state, kernel, room, (subject.read(raw) or "") if raw else "", steered=subject.steered)
+            return timing.page(state, kernel, room, (subject.read(raw) or "") if raw else "", race_key=subject.race_key)
         case Tab.RESOURCES:
             return detail.resources(state, kernel, room)
         case Tab.LOG:

@@ -81,7 +81,7 @@ def test_a_row_is_redrawn_when_its_race_ends() -> None:
 
 
 def test_the_timing_page_lists_every_race_and_the_key_to_race_again() -> None:
-    output = plain(timing.page(UNDECIDED, UNDECIDED.kernels["k2"], 100))
+    output = plain(timing.page(UNDECIDED, UNDECIDED.kernels["k2"], 100, race_key="r"))
     assert "races" in output
     assert "≈ undecided  1.01× [0.99, 1.03]" in output
     assert "3 process pairs; r: race again" in output
