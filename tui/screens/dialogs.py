@@ -95,7 +95,7 @@ class Confirm(Dialog[bool]):
     def __init__(self, title: str, words: str, yes: str, no: str = "Cancel") -> None:
         super().__init__()
         self._title = cells.one_line(title)
-        self._words = cells.clean_lines(words)
+        self._words = cells.clean_lines(cells.bounded(words))
         self._yes = yes
         self._no = no
 
@@ -138,7 +138,7 @@ class AskLine(Dialog[str | None]):
         super().__init__()
         self._check = check
         self._title = cells.one_line(title)
-        self._words = cells.clean_lines(words)
+        self._words = cells.clean_lines(cells.bounded(words))
         self._initial = initial
         self._placeholder = placeholder
         self._empty = empty

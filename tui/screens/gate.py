@@ -26,7 +26,7 @@ from tui.screens.dialogs import AskLine
 from tui.screens.idea_form import IdeaForm
 from tui.screens.steering import SteeringScreen
 from tui.viewmodel import footer
-from tui.viewmodel.cells import clean_lines, one_line
+from tui.viewmodel.cells import bounded, clean_lines, one_line
 from tui.viewmodel.ideas import idea_facts, round_number, status
 from tui.widgets.bars import SessionHeader, StageStrip
 from tui.widgets.idea_list import IdeaList
@@ -304,5 +304,5 @@ def idea_card(state: SessionState, idea: Idea, advice: str = "") -> Content:
     """All facts of an idea. Its text may come from a model and is never parsed as markup."""
     parts: list[tuple[str, str] | str] = [(f"{idea.id}  {one_line(idea.text.title)}\n\n", "bold")]
     for name, words in idea_facts(state, idea, advice):
-        parts += [(f"{name:<11}", "$text-muted"), f"{clean_lines(words)}\n"]
-    return Content.assemble(*parts, "\n", clean_lines(idea.text.rationale) or "No rationale given.")
+        parts += [(f"{name:<11}", "$text-muted"), f"{clean_lines(bounded(words))}\n"]
+    return Content.assemble(*parts, "\n", clean_lines(bounded(idea.text.rationale)) or "No rationale given.")

@@ -9,7 +9,7 @@ from enum import StrEnum
 from engine.domain.state import Kernel, SessionState
 from engine.domain.work import WorkKey
 from tui.viewmodel import code, detail, diff, fmt, kernels, timing
-from tui.viewmodel.cells import BLANK, Cell, Ground, Ink, Line, clean, line, wrap
+from tui.viewmodel.cells import BLANK, Cell, Ground, Ink, Line, clean, line, output_lines, wrap
 from tui.viewmodel.lineage_lines import LineageLines
 from tui.viewmodel.pages import empty_page, section
 
@@ -168,4 +168,4 @@ def _payload(subject: PageSubject, blob: str) -> list[Line]:
     text = subject.read(blob)
     if text is None:
         return [line(Cell("  the log is missing from the session folder", Ink.FAINT))]
-    return [line(Cell(f"  {clean(part)}")) for part in text.rstrip().splitlines()]
+    return [line(Cell(f"  {part}")) for part in output_lines(text)]
