@@ -35,7 +35,7 @@ from tui.notices import Notices
 from tui.plain_output import PlainOutput
 from tui.preferences import PREFERENCES, Preferences, read_preferences, write_preferences
 from tui.removals import is_going, while_shown
-from tui.terminal import TerminalDriver, has_job_control
+from tui.terminal import TerminalDriver, has_colours, has_job_control
 
 _MOST_TOASTS = 3
 
@@ -59,6 +59,9 @@ class TerminalApp(App[None]):
         self._unstyled: WeakSet[Screen[Any]] = WeakSet()
         """Hidden screens that have the styles of an earlier theme."""
         self._colours = colours or self.console.color_system
+        if colours is None and not self.no_color and not has_colours(os.environ):
+            self.no_color = True
+            self._filters.append(NoColor())
         self.keymap_file = keymap or config_folder() / "keys.toml"
         self.user_keys: dict[str, str] = {}
         self._preferences_file = self.keymap_file.with_name(PREFERENCES)
