@@ -71,8 +71,7 @@ class GateScreen(SteeringScreen):
         yield StageStrip()
         yield KeyFooter()
 
-    def on_mount(self) -> None:
-        super().on_mount()
+    def begin(self) -> None:
         self.query_one(IdeaList).focus()
         if self._first_shown:
             self.go_to(self._first_shown)

@@ -41,6 +41,8 @@ _WORKING_SECONDS = 0.25
 """The shortest time between two frames while work runs: drawing takes the processor that builds and measures. A command of the
 engineer is drawn at once."""
 _RESTING_SECONDS = 1.0
+_TINY = 9
+"""Rows below which the screen has one line of header, and no strips."""
 _MOST_CHOICES = 400
 _LONGEST_WAIT = 86_400
 _MOST_NAMED = 3
@@ -72,6 +74,13 @@ class BridgeScreen(DismissOnceScreen[None]):
     def on_mount(self) -> None:
         self.set_interval(1 / FRAMES_A_SECOND, self._next_frame)
         self.drain()
+        self.begin()
+
+    def begin(self) -> None:
+        """Called once, after the first frame. A handler of Textual's would be called for each class that has one."""
+
+    def on_resize(self) -> None:
+        self.set_class(self.app.size.height < _TINY, "-tiny")
 
     def _next_frame(self) -> None:
         """Draw; less often while work runs. At rest, where nothing runs and nothing changed, only the clock, once a second, and
