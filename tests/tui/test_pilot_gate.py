@@ -175,7 +175,11 @@ def test_writing_an_idea(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("i")
         await until(pilot, lambda: isinstance(app.screen, IdeaForm))
-        app.screen.query_one("#title", Input).value = "Mine"
+        title = app.screen.query_one("#title", Input)
+        title.value = "a paste of many words " * 100
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: str(app.screen.query_one("#message").render()).startswith("Title: 2,199 characters"))
+        title.value = "Mine"
         app.screen.query_one("#predicted", Input).value = "1.4"
         await pilot.press("ctrl+s")
         await until(pilot, lambda: engineer_events(folder))

@@ -20,6 +20,7 @@ from tui.screens.dialogs import Dialog, FieldError, show_beside
 from tui.viewmodel.cells import clean_lines, one_line
 
 _MOST_BRANCHES = 64
+_MOST_TITLE = 200
 _EMPTY = IdeaText("", CATEGORIES[0], "")
 
 
@@ -150,6 +151,9 @@ class IdeaForm(Dialog[IdeaInput | None]):
         """The first error, from top to bottom."""
         if not title:
             return FieldError("title", "An idea needs a title.")
+        if len(title) > _MOST_TITLE:
+            words = f"Title: {len(title):,} characters, more than {_MOST_TITLE}; put the rest into the rationale."
+            return FieldError("title", words)
         if parent and parent not in self._state.kernels:
             return FieldError("parent", f"Unknown kernel {parent}.")
         if not branch.isdecimal() or not 1 <= int(branch) <= _MOST_BRANCHES:
