@@ -59,11 +59,11 @@ def test_the_table_of_a_suite_session(tmp_path: Path) -> None:
         assert marked == [best.id]
     assert workload_table(state, "no such column").sorted_by == MEAN
 
-    chart = heat_map.heat_map(state, "k1", 0, 80, 12)
+    chart = heat_map.heat_map(state, "k1", 0, 0, 80, 12)
     assert heat_map.has_heat_map(state)
     assert [line.text.split()[0] for line in chart.lines[1:]] == ["mean", *NAMES[:2]]
     assert all(row.text.count(kernels.INCUMBENT) == 1 for row in chart.lines[1:])
-    narrow = heat_map.heat_map(state, "k1", 1, 24, 12)
+    narrow = heat_map.heat_map(state, "k1", 1, 0, 24, 12)
     assert all(line.width <= 24 for line in narrow.lines)
 
     shown = "\n".join(line.text for line in timing.page(state, state.kernels["k1"], 100))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import ClassVar
 
+from rich.padding import Padding
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
@@ -41,7 +42,7 @@ class HelpScreen(Dialog[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="page") as page:
             page.border_title = "Keys and symbols"
-            page.border_subtitle = "Esc closes"
+            page.border_subtitle = "Esc: close"
             yield Static(id="keys")
             yield Static(_LISTS, markup=False, classes="hint")
             own = f'To change a key, add a line such as  "gate.approve" = "y"  to {self._keymap_file}'
@@ -65,11 +66,12 @@ class HelpScreen(Dialog[None]):
             here = [action for action in found if action in self._able]
             if not here:
                 continue
-            table.add_row(Text(title, "bold underline"))
+            table.add_row(Text.assemble((title, "bold underline")))
             for action in here:
                 keys = actions.key_names(self._keymap.get(action.id, action.key))
                 if below:
-                    table.add_row(Text(keys, "bold"), Text.assemble(action.label, "\n", (action.help, "dim")))
+                    table.add_row(Text.assemble((keys, "bold"), f"  {action.label}"))
+                    table.add_row(Padding(Text(action.help, "dim"), (0, 0, 0, 3)))
                 else:
                     table.add_row(Text(f"  {keys}", "bold"), Text(action.label), Text(action.help, "dim"))
             table.add_row()
@@ -83,7 +85,7 @@ class HelpScreen(Dialog[None]):
         table, painter = Table.grid(padding=(0, 2)), Painter(self)
         for title, entries in legend():
             table.add_row()
-            table.add_row(Text(title, "bold underline"))
+            table.add_row(Text.assemble((title, "bold underline")))
             for symbol, words in entries:
                 drawn = painter.segments(line(symbol), Style())
                 table.add_row(Text.assemble("  ", *((one.text, one.style or "") for one in drawn)), Text(words, "dim"))

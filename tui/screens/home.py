@@ -78,7 +78,7 @@ class HomeScreen(Screen[None]):
 
     CSS_PATH = "home.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*actions.bindings(actions.Place.HOME)]
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012  # an instance variable of Screen
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (116, "-broad")]  # noqa: RUF012  # an instance variable of Screen
     VERTICAL_BREAKPOINTS = [(0, "-low"), (22, "-middle"), (32, "-tall")]  # noqa: RUF012
 
     @dataclass
@@ -209,7 +209,7 @@ class HomeScreen(Screen[None]):
         on_problems = isinstance(self.focused, OptionList) or one is None
         self.query_one(KeyFooter).keys = _PROBLEM_KEYS if on_problems else _SESSION_KEYS
         if on_problems or one is None:
-            about.update("Enter: new session on the highlighted problem.\nEnter again starts it with default settings.")
+            about.update("Enter: new session on this problem\nEnter again: start with defaults")
         elif one.shipped:
             about.update(f"{one.folder}\nAn example, recorded on {one.device}. Enter: replay it")
         elif one.status == "unreadable":
@@ -218,8 +218,7 @@ class HomeScreen(Screen[None]):
             from tui.viewmodel.ideas import awaiting_approval
 
             state = one.reason if one.status == "closed" else awaiting_approval(one.awaiting) if one.awaiting else "open"
-            kernels = f"{one.verified} of {one.kernels} kernels verified"
-            about.update(f"{one.folder}\n{one.problem} {one.workload} on {one.device} · {kernels} · {state}")
+            about.update(f"{one.folder}\n{one.problem} {one.workload} on {one.device} · {state}")
         if self._is_loaded:
             self._show_preview()
 

@@ -83,6 +83,7 @@ class IdeaForm(Dialog[IdeaInput | None]):
         given = self._given
         with VerticalScroll(classes="form") as box:
             box.border_title = Content(one_line(self._title))
+            box.border_subtitle = Content(f"Ctrl-S: {'propose' if self._new else 'save'} · Esc: cancel")
             box.can_focus = False
             with Grid():
                 yield Label("Title")
@@ -107,7 +108,7 @@ class IdeaForm(Dialog[IdeaInput | None]):
                     yield Static(", ".join(self._materials), markup=False)
                 yield Static("", id="message", markup=False)
             area = TextArea(clean_lines(given.text.rationale), id="rationale", soft_wrap=True, tab_behavior="focus")
-            area.border_title = "Rationale: the parent's bottleneck, the change, the expected effect"
+            area.border_title = "Rationale: bottleneck, change, expected effect"
             yield area
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)

@@ -200,7 +200,7 @@ class KernelActionScreen(TransportScreen):
             return
         choices = [Choice(i.id, f"{'✓ ' if kernel.id in i.materials else '  '}{i.id}", i.text.title) for i in open_ideas]
         title = f"Attach {kernel.id} to an idea"
-        idea = await self.app.push_screen_wait(Choose(title, choices))
+        idea = await self.app.push_screen_wait(Choose(title, choices, cuts=True))
         if idea is not None:
             await self.toggle_attached(idea, kernel.id)
 

@@ -43,6 +43,7 @@ class _NumbersForm(Dialog[Numbers | None], Generic[Numbers]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="form") as box:
             box.border_title = self.FORM_TITLE
+            box.border_subtitle = "Ctrl-S: save · Esc: cancel"
             yield Label(self.WORDS, classes="hint")
             with Grid():
                 for name, label, words, _ in self.FIELDS:

@@ -80,6 +80,7 @@ class NewSessionForm(Dialog[Bridge | None]):
         devices = self._opener.devices()
         with VerticalScroll(classes="form") as box:
             box.border_title = "New session"
+            box.border_subtitle = "Ctrl-S: start · Esc: cancel"
             box.can_focus = False
             with Grid():
                 yield Label("Problem")

@@ -73,7 +73,7 @@ class PromptForm(Dialog[tuple[ModelCall, str] | None]):
             with Horizontal(classes="buttons"):
                 yield Button("Later", id="cancel", compact=True)
                 yield Button("Copy prompt", id="copy", compact=True)
-                yield Button("Answer (Ctrl-S)", id="send", variant="primary", compact=True)
+                yield Button("Answer", id="send", variant="primary", compact=True)
         yield KeyFooter(_KEYS if len(self._calls) > 1 else _KEYS[:-1])
 
     def on_mount(self) -> None:

@@ -360,7 +360,7 @@ class SteeringScreen(BridgeScreen):
             figure = "".join(cell.text for cell in kernels.label(state, name))
             label = f"{'✓ ' if name in chosen else '  '}{figure}"
             choices.append(Choice(name, label, kernels.title(state, state.kernels[name])))
-        return await self.app.push_screen_wait(Choose(title, choices, present))
+        return await self.app.push_screen_wait(Choose(title, choices, present, cuts=True))
 
     @work
     async def action_instruct(self) -> None:

@@ -79,7 +79,8 @@ def strip(
     *,
     is_run: bool = True,
 ) -> tuple[Line, ...]:
-    """A line of counts and a line of running work, each with its elapsed ``seconds``; what does not fit is cut off.
+    """A line of counts and a line of running work, each with its elapsed ``seconds``; what does not fit is cut off, the
+    words of running work first: the second line names it.
 
     ``is_run``: whether some process runs the session; without one, what was begun does not run.
     """
@@ -103,7 +104,10 @@ def strip(
     )
     shown = [*(s for s in sometimes[:3] if s[0]), *always, *(s for s in sometimes[3:] if s[0])]
     some = [s for s in shown if s[0]]
-    for counted, names, gap in ((shown, {}, "   "), (shown, {}, "  "), (shown, _SHORT, "  "), (some, _SHORT, "  ")):
+    bare = _SHORT | dict.fromkeys(("building", "verifying", "measuring", "queued"), "")
+    for counted, names, gap in (
+        (shown, {}, "   "), (shown, {}, "  "), (shown, _SHORT, "  "), (some, _SHORT, "  "), (some, bare, "  "),
+    ):  # fmt: skip
         parts = [_count(number, glyph, names.get(word, word), ink) for number, glyph, word, ink in counted]
         if sum(width(cell.text) for part in parts for cell in part) + len(gap) * (len(parts) - 1) <= room - 2:
             break
@@ -123,7 +127,7 @@ _SHORT = {
 def _count(number: int, glyph: str, word: str, ink: Ink) -> tuple[Cell, ...]:
     if not number:
         return (Cell(f"{glyph} 0 {word}", Ink.RULE),)
-    return (Cell(f"{glyph} ", ink), Cell(str(number), Ink.STRONG), Cell(f" {word}", ink))
+    return (Cell(f"{glyph} ", ink), Cell(str(number), Ink.STRONG), Cell(f" {word}" if word else "", ink))
 
 
 def _fitting(parts: Sequence[Sequence[Cell]], room: int, gap: str) -> Line:
@@ -159,7 +163,7 @@ def _work(key: WorkKey, message: str, seconds: int, room: int) -> tuple[Cell, ..
     kind, subject = key.kind, key.subject
     ink = _INKS.get(kind, Ink.BUILD)
     name = {"propose": f"round {subject}", "prepare": "preparation"}.get(kind, subject)
-    text = one_line(message) or VERBS.get(kind, kind)
+    text = one_line(message) or ("under way" if kind == WorkKind.PREPARE else VERBS.get(kind, kind))
     if kind in _MODEL_WORK:
         text = tail(text, room - width(name) - 1)
     return (Cell(f"{name} ", ink), Cell(text, Ink.FAINT), Cell(f" {fmt.elapsed(seconds)}" if seconds >= 2 else "", Ink.RULE))

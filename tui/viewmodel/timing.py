@@ -48,7 +48,7 @@ def _figures(state: SessionState, kernel: Kernel, measured: Measurement, room: i
         ("samples", (Cell(f"{measured.samples}, {depth}"),)),
     ]
     if measured.light is not None:
-        meter = fmt.meter(measured.light.fraction, max(8, min(24, room - 56)))
+        meter = fmt.meter(measured.light.fraction, max(4, min(24, room - 52)))
         words = f"  floor {fmt.duration(measured.light.floor_us)}, bound by {one_line(measured.light.bound)}"
         share = Cell(f" {fmt.percent(measured.light.fraction)}", Ink.STRONG)
         rows.append(("SOL", (*meter, share, Cell(words, Ink.FAINT))))

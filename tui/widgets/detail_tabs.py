@@ -183,7 +183,7 @@ class DetailTabs(Vertical):
         heading.refresh()
         kernel = self.state.kernels.get(self.kernel) if self.state is not None else None
         if self.state is None or kernel is None:
-            view.lines = pages.empty_page("no kernel selected")
+            view.lines = pages.empty_page("no kernel selected" if self.state and self.state.kernels else "no kernel yet")
             return
         race_key = actions.shown_key("session.race", getattr(self.app, "user_keys", {})) if self._steered else ""
         subject = tabs.PageSubject(self.state, kernel, self.other, self._read, self.progress, race_key, self._lineage)
