@@ -32,6 +32,7 @@ from tui.screens.settings_form import SettingsForm
 from tui.screens.side_by_side import SideBySideScreen
 from tui.widgets.kernel_tree import KernelTree
 from tui.widgets.lines import LinesView
+from tui.widgets.session_table import SessionTable
 
 
 @pytest.fixture
@@ -57,6 +58,46 @@ def test_pressing_enter_twice_starts_the_first_session(home: Path) -> None:
     assert isinstance(opened, e.SessionOpened)
     assert opened.mode == "ask"
     assert opened.problem.name == "softmax"
+
+
+def test_the_way_back_leads_to_the_session(home: Path) -> None:
+    for name in ("a", "b"):
+        sessions.whole(home / name)
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: isinstance(app.focused, SessionTable) and len(app.focused.sessions) > 1)
+            await pilot.press("n")
+            await until(pilot, lambda: isinstance(app.screen, NewSessionForm))
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, GateScreen))
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen) and isinstance(app.focused, SessionTable))
+            found = app.screen.query_one(SessionTable).highlighted
+            assert found is not None
+            assert found.folder.name not in ("a", "b")
+            await app._leave()
+
+    sessions.run(body)
+
+
+@pytest.mark.parametrize(("width", "titles"), [(80, True), (100, False), (160, True)])
+def test_problems_have_titles_where_there_is_room_for_words(home: Path, width: int, titles: bool) -> None:
+    sessions.whole(home / "a")
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            listed = app.screen.query_one("#problems", OptionList)
+            await until(pilot, lambda: listed.option_count)
+            await pilot.resize_terminal(width, 40)
+            await until(pilot, lambda: ("Scaled dot" in str(listed.get_option_at_index(0).prompt)) is titles)
+            assert "gqa_decode_bf16" in ui.screen_text(app)
+
+    sessions.run(body)
 
 
 def test_enter_before_the_problems_are_read_starts_the_default_one(home: Path) -> None:

@@ -56,6 +56,13 @@ class SessionTable(DataTable[Text]):
         self._sessions = {str(one.folder): one for one in summaries}
         self._fill(before)
 
+    def highlight(self, folder: Path) -> bool:
+        """Put the cursor on this session; whether it is listed."""
+        listed = str(folder) in self._sessions
+        if listed:
+            self.move_cursor(row=list(self._sessions).index(str(folder)))
+        return listed
+
     def on_resize(self) -> None:
         if self._room != self._filled_room:
             self._fill(self.highlighted)
