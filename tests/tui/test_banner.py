@@ -113,7 +113,15 @@ def test_an_idea_whose_writer_failed_gets_another_from_the_banner(tmp_path: Path
     folder = tmp_path / "session"
 
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        def toasts() -> list[str]:
+            return [one.message for one in app._notifications]
+
+        await pilot.press("R")
+        await until(pilot, lambda: "Nothing failed: there is nothing to retry." in toasts())
         await pilot.press("a", "escape")
+        await until(pilot, lambda: "choose another writer" in str(app.screen.query_one("#banner", Static).render()))
+        await pilot.press("R")
+        await until(pilot, lambda: "Retrying: writing code for i2." in toasts())
         await until(pilot, lambda: "choose another writer" in str(app.screen.query_one("#banner", Static).render()))
         await pilot.press("i")
         await until(pilot, lambda: isinstance(app.screen, GateScreen) and app.screen.idea == "i2")

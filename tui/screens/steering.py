@@ -33,7 +33,7 @@ from tui.screens.seed_form import SeedForm
 from tui.viewmodel import estimate, kernels
 from tui.viewmodel.fmt import about, counted
 from tui.viewmodel.ideas import nobody_writes
-from tui.viewmodel.stages import call_label, calls_by_hand, open_calls, work_words
+from tui.viewmodel.stages import call_label, calls_by_hand, open_calls, works_words
 from tui.widgets.bars import SessionHeader, StageStrip
 
 FRAMES_A_SECOND = 10
@@ -45,8 +45,6 @@ _TINY = 9
 """Rows below which the screen has one line of header, and no strips."""
 _MOST_CHOICES = 400
 _LONGEST_WAIT = 86_400
-_MOST_NAMED = 3
-"""Of the failed work that is retried."""
 _OTHER_WRITER = "…"
 MODES = (
     Choice("ask", "ask", "every idea awaits your approval"),
@@ -379,12 +377,10 @@ class SteeringScreen(BridgeScreen):
     async def action_retry(self) -> None:
         """Retry the failed work."""
         state = self.bridge.state_now
-        failed = [work_words(work) for work in {**self.bridge.stopped, **state.broken, **state.called_off}]
-        if not failed:
+        if failed := {**self.bridge.stopped, **state.broken, **state.called_off}:
+            await self.attempt(self.bridge.retry(), f"Retrying: {works_words(failed)}.")
+        else:
             self.notify("Nothing failed: there is nothing to retry.", markup=False)
-            return
-        more = f" and {len(failed) - _MOST_NAMED} more" if len(failed) > _MOST_NAMED else ""
-        await self.attempt(self.bridge.retry(), f"Retrying: {', '.join(failed[:_MOST_NAMED])}{more}.")
 
     @work
     async def action_end(self) -> None:

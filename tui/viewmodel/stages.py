@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.domain import queries
@@ -26,6 +26,7 @@ _INKS = {
 _MODEL_WORK = frozenset({"propose", "implement", "repair"})
 
 _LEAST_WORDS = 24
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,13 @@ def work_words(key: WorkKey) -> str:
             return "preparing the session"
         case _:
             return f"{VERBS.get(key.kind, key.kind)} {', '.join(key.subjects)}".rstrip()
+
+
+def works_words(keys: Iterable[WorkKey]) -> str:
+    """``building k3, measuring k2``; of many the first."""
+    words = list(map(work_words, keys))
+    more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
+    return f"{', '.join(words[:_MOST_NAMED])}{more}"
 
 
 def ideas_for_you(state: SessionState) -> tuple[Idea, ...]:
