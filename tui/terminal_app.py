@@ -38,6 +38,8 @@ from tui.removals import is_going, while_shown
 from tui.terminal import TerminalDriver, has_colours, has_job_control
 
 _MOST_TOASTS = 3
+_ANIMATIONS = "TEXTUAL_ANIMATIONS"
+"""Textual's own variable, with which a user asks for them."""
 
 
 def screenshot_folder() -> Path:
@@ -58,6 +60,8 @@ class TerminalApp(App[None]):
         self.stylesheet = KeptStylesheet(self.get_css_variables())
         self._unstyled: WeakSet[Screen[Any]] = WeakSet()
         """Hidden screens that have the styles of an earlier theme."""
+        if _ANIMATIONS not in os.environ:
+            self.animation_level = "none"  # a page that glides to its end is drawn fifty times: half a megabyte over SSH
         self._colours = colours or self.console.color_system
         if colours is None and not self.no_color and not has_colours(os.environ):
             self.no_color = True

@@ -118,6 +118,13 @@ def test_a_hidden_screen_has_the_styles_of_the_new_theme_when_it_is_seen_again()
     sessions.run(body)
 
 
+@pytest.mark.parametrize("asked", ["", "full"])
+def test_nothing_glides_unless_the_user_asks_for_it(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("textual.constants.TEXTUAL_ANIMATIONS", "full")
+    monkeypatch.setenv("TEXTUAL_ANIMATIONS", asked) if asked else monkeypatch.delenv("TEXTUAL_ANIMATIONS", raising=False)
+    assert ui.app().animation_level == (asked or "none")
+
+
 def test_without_colours_the_highlighted_choice_is_underlined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
