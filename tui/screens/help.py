@@ -38,12 +38,14 @@ class HelpScreen(Dialog[None]):
         self._able = able
         self._keymap = keymap
         self._keymap_file = keymap_file
+        self._is_below = False
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="page") as page:
             page.border_title = "Keys and symbols"
             page.border_subtitle = "Esc: close"
-            yield Static(id="keys")
+            self._is_below = self._has_little_room
+            yield Static(self._keys(below=self._is_below), id="keys")
             yield Static(_LISTS, markup=False, classes="hint")
             own = f'To change a key, add a line such as  "gate.approve" = "y"  to {self._keymap_file}'
             yield Static(own, markup=False, classes="hint")
@@ -53,12 +55,18 @@ class HelpScreen(Dialog[None]):
     def on_mount(self) -> None:
         self.query_one("#page").focus()
 
+    @property
+    def _has_little_room(self) -> bool:
+        """Whether what an action does stands below its name."""
+        return self.app.size.width < _BESIDE
+
     def on_resize(self) -> None:
         self.call_after_refresh(self._fill)  # a text that changes while it is laid out keeps its height
 
     def _fill(self) -> None:
-        """What an action does stands beside its name, or below it where there is little room."""
-        self.query_one("#keys", Static).update(self._keys(below=self.app.size.width < _BESIDE))
+        if self._has_little_room is not self._is_below:
+            self._is_below = self._has_little_room
+            self.query_one("#keys", Static).update(self._keys(below=self._is_below))
 
     def _keys(self, *, below: bool) -> Table:
         table = Table.grid(padding=(0, 2))
