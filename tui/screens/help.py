@@ -19,6 +19,7 @@ from tui.screens.dialogs import MOTIONS, Dialog
 
 _BESIDE = 70
 """The width from which keys, names and descriptions have a column each."""
+_CHARTS = "In a focused chart + and - zoom, the arrow keys move it, and 0 shows all of it."
 _LISTS = "Arrow keys move, Tab focuses the next pane, Enter opens. The mouse works everywhere."
 
 
@@ -47,6 +48,8 @@ class HelpScreen(Dialog[None]):
             self._is_below = self._has_little_room
             yield Static(self._keys(below=self._is_below), id="keys")
             yield Static(_LISTS, markup=False, classes="hint")
+            if self._place is actions.Place.SESSION:
+                yield Static(_CHARTS, markup=False, classes="hint")
             own = f'To change a key, add a line such as  "gate.approve" = "y"  to {self._keymap_file}'
             yield Static(own, markup=False, classes="hint")
             if self._place is not actions.Place.HOME:
