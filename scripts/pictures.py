@@ -20,13 +20,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+import msgspec  # noqa: E402
 from support import builders, showcase, ui  # noqa: E402  # the session of the tests
 from textual.pilot import Pilot  # noqa: E402
 from textual.widgets import ContentSwitcher  # noqa: E402
 
+from engine.domain import events as e  # noqa: E402
 from engine.domain.commands import Command  # noqa: E402
 from engine.domain.errors import CommandRejected  # noqa: E402
 from engine.domain.events import Entry  # noqa: E402
+from engine.domain.folds import advance  # noqa: E402
 from engine.domain.model import ENGINE, CallRole  # noqa: E402
 from engine.domain.state import ModelCall, SessionState  # noqa: E402
 from engine.domain.trust import PathKind, Permissions, Server, ServerAccess, TrustQuestion  # noqa: E402
@@ -36,7 +39,9 @@ from engine.session.source import Batch, Capability, Progress  # noqa: E402
 from tui.app import EspalierApp  # noqa: E402
 from tui.bridge import Bridge  # noqa: E402
 from tui.screens.open_session import OpenSessionDialog  # noqa: E402
+from tui.screens.session import SessionScreen  # noqa: E402
 from tui.screens.trust_dialog import TrustDialog  # noqa: E402
+from tui.widgets.charts import Charts  # noqa: E402
 from tui.widgets.kernel_tree import KernelTree  # noqa: E402
 
 WORDS = {
@@ -59,6 +64,7 @@ ASKED = TrustQuestion(
                           "MODELS_KEY", True),),
     unsandboxed="",
 )  # fmt: skip
+LISTING = msgspec.json.encode(builders.machine_listing()).decode()
 Act = Callable[[EspalierApp, Pilot[None]], Awaitable[None]]
 
 
@@ -107,6 +113,12 @@ def pane(name: str) -> Act:
     return act
 
 
+async def roofline(app: EspalierApp, pilot: Pilot[None]) -> None:
+    """Show the charts; where one at a time is shown, the second."""
+    await pane("charts")(app, pilot)
+    app.screen.query_one("#charts", Charts).show_next()
+
+
 async def best(app: EspalierApp, pilot: Pilot[None]) -> None:
     app.screen.query_one(KernelTree).reveal("k14")
 
@@ -141,6 +153,35 @@ async def combined(app: EspalierApp, pilot: Pilot[None]) -> None:
     await pilot.press("X")
 
 
+async def heat_map(app: EspalierApp, pilot: Pilot[None]) -> None:
+    """Show the charts; where one at a time is shown, the last."""
+    await pane("charts")(app, pilot)
+    charts = app.screen.query_one("#charts", Charts)
+    charts.show_next()
+    charts.show_next()
+
+
+async def nobody_writes(app: EspalierApp, pilot: Pilot[None]) -> None:
+    """The question after an idea that no writer of the session can write."""
+    screen = app.screen
+    assert isinstance(screen, SessionScreen)
+    screen.run_worker(screen._ask_writer(screen.bridge.state.ideas["i12"]))
+
+
+async def still(app: EspalierApp, pilot: Pilot[None]) -> None:
+    """Do nothing."""
+
+
+async def preparing(app: EspalierApp, pilot: Pilot[None]) -> None:
+    """A session of which only the preparation has begun."""
+    opened, *_ = showcase.history()
+    entries = builders.entries([opened, e.WorkStarted("prepare")])
+    bridge = Bridge(Frozen(advance(SessionState(), entries), entries), Path("sessions/softmax-2026-11-18-1"))
+    bridge.start.add("loading torch and the problem", ui.NOW - 9)
+    bridge.start.add("measuring the baseline eager", ui.NOW - 4)
+    await app._show(bridge)
+
+
 async def trusted(app: EspalierApp, pilot: Pilot[None]) -> None:
     app.push_screen(TrustDialog(ASKED))
 
@@ -164,7 +205,7 @@ async def compared(app: EspalierApp, pilot: Pilot[None]) -> None:
 
 SCENES: dict[str, Act] = {
     "session": best,
-    "gate": keys("g"),
+    "gate": keys("i"),
     "code": on("k14", "2"),
     "difference": on("k12", "3"),
     "quarantine": on("k22", "4"),
@@ -180,7 +221,7 @@ SCENES: dict[str, Act] = {
 
 
 DIALOGS: dict[str, Act] = {
-    "roofline": keys("t", "t"),
+    "roofline": roofline,
     "notes": pane("notes"),
     "log": on("k14", "7"),
     "verification": on("k14", "4"),
@@ -189,14 +230,14 @@ DIALOGS: dict[str, Act] = {
     "filter": keys("slash", *"chains"),
     "by-speedup": keys("S", "S"),
     "compare-code": compared_tab("2"),
-    "gate-edit": keys("g", "e"),
-    "gate-reject": keys("g", "r"),
-    "gate-write": keys("g", "w"),
-    "gate-parent": keys("g", "p"),
-    "gate-writer": keys("g", "W"),
-    "gate-attach": keys("g", "m"),
-    "gate-help": keys("g", "question_mark"),
-    "form-idea": keys("i"),
+    "gate-edit": keys("i", "e"),
+    "gate-reject": keys("i", "r"),
+    "gate-write": keys("i", "w"),
+    "gate-parent": keys("i", "p"),
+    "gate-writer": keys("i", "W"),
+    "gate-attach": keys("i", "m"),
+    "gate-help": keys("i", "question_mark"),
+    "form-idea": keys("N"),
     "form-seed": keys("s"),
     "form-mode": keys("o"),
     "form-limits": keys("L"),
@@ -213,6 +254,10 @@ DIALOGS: dict[str, Act] = {
     "form-fork": on("k12", "F"),
     "form-combine": combined,
     "confirm-end": keys("ctrl+e"),
+    "keys": keys("backslash"),
+    "columns": keys("vertical_line"),
+    "machine-code": on("k14", "8"),
+    "nobody-writes": nobody_writes,
 }
 """Further pages, forms and dialogs over a session, drawn with ``--all``."""
 ASKING = ("form-prompts", "awaiting")
@@ -229,13 +274,17 @@ AT_HOME: dict[str, Act] = {
 """Dialogs over home, drawn with ``--all``."""
 REPLAYED: dict[str, Act] = {"replay": keys("b"), "replay-fork": on("k12", "F"), "replay-events": pane("events")}
 """A replayed session, drawn with ``--all``."""
-EVERYTHING = (*SCENES, "home", "light", *DIALOGS, *AT_HOME, *REPLAYED)
+SUITE: dict[str, Act] = {"workloads": keys("W"), "heat-map": heat_map}
+"""The recorded session of a suite that ships, drawn with ``--all``."""
+FIRST: dict[str, Act] = {"welcome": still, "start": preparing}
+"""A new user's first screens, drawn with ``--all``."""
+EVERYTHING = (*SCENES, "home", "light", *DIALOGS, *AT_HOME, *REPLAYED, *SUITE, *FIRST)
 
 
 def stored(folder: Path) -> Path:
     """Write the showcase as a session on disk."""
     with Journal.create(folder) as journal:
-        for text in showcase.BLOBS.values():
+        for text in (*showcase.BLOBS.values(), LISTING):
             journal.blobs.put(text.encode())
         moment = iter(range(10**6))
         journal.append(tuple(showcase.history()), ENGINE, lambda: builders.START + 6.0 * next(moment))
@@ -261,6 +310,8 @@ def live(folder: Path, *, asks: bool = False) -> Bridge:
     """A bridge to the frozen showcase, with instruction counts. ``asks``: with a prompt to answer by hand."""
     state, entries = showcase.session()
     kernels = {name: replace(kernel, instructions=MIXES.get(name, {})) for name, kernel in state.kernels.items()}
+    profile = replace(builders.profile(), hot=builders.hot_code(builders.digest(LISTING)))
+    kernels["k14"] = replace(kernels["k14"], profile=profile)
     work, prompt = WorkKey.parse("implement:i11"), builders.digest(showcase.PROMPT)
     call = ModelCall("c60", work, CallRole.CODE, "paste", prompt, 9000, state.at)
     calls = {**state.calls, call.id: call} if asks else state.calls
@@ -270,10 +321,6 @@ def live(folder: Path, *, asks: bool = False) -> Bridge:
 async def home(app: EspalierApp, pilot: Pilot[None]) -> None:
     """Wait until the sessions are listed."""
     await ui.until(pilot, lambda: app.focused is not None and app.focused.id == "sessions")
-
-
-async def still(app: EspalierApp, pilot: Pilot[None]) -> None:
-    """Do nothing."""
 
 
 def after(first: Act, then: Act) -> Act:
@@ -306,6 +353,15 @@ async def make(into: Path, size: tuple[int, int], sessions: list[Path], root: Pa
         if scene in scenes:
             app = ui.app(opener, "replay", root / "softmax-2026-11-18-1", clock=clock)
             await picture(app, size, act, None, into / f"{scene}-{name}.svg")
+    for scene, act in SUITE.items():
+        if scene in scenes:
+            app = ui.app(opener, "replay", ROOT / "sessions" / "rmsnorm_bf16", clock=clock)
+            await picture(app, size, act, None, into / f"{scene}-{name}.svg")
+    for scene, act in FIRST.items():
+        if scene in scenes:
+            os.environ["ESPALIER_HOME"] = "empty"
+            await picture(ui.app(opener, clock=clock), size, act, None, into / f"{scene}-{name}.svg")
+            os.environ["ESPALIER_HOME"] = "."
     for folder in sessions:
         app = ui.app(ui.FakeOpener(), "replay", folder, clock=clock)
         await picture(app, size, keys("b"), None, into / f"{folder.name}-{name}.svg")

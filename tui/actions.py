@@ -84,8 +84,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.quit", "ctrl+q", "Quit", "Quit; `espalier open` resumes the session.", (_A,)),
     Action("app.down", "j", "Down", "Move down, as the arrow key does.", (_A,), call="motion('down')"),
     Action("app.up", "k", "Up", "Move up, as the arrow key does.", (_A,), call="motion('up')"),
-    Action("app.first", "ctrl+home", "First", "Move to the start, as the Home key does.", (_A,), call="motion('home')"),
+    Action("app.first", "g,ctrl+home", "First", "Move to the start, as the Home key does.", (_A,), call="motion('home')"),
     Action("app.last", "G", "Last", "Move to the end, as the End key does.", (_A,), call="motion('end')"),
+    Action("app.page_down", "ctrl+d", "Page down", "Move a page down, as PgDn does.", (_A,), call="motion('pagedown')"),
+    Action("app.page_up", "ctrl+u", "Page up", "Move a page up, as PgUp does.", (_A,), call="motion('pageup')"),
     Action("home.leave", "q", "Quit", "Quit, as Ctrl-Q does.", (_H,)),
     Action("home.start", "n", "New session", "Start a session: problem, device, mode, limits.", (_H,)),
     Action("home.open", "o", "Open", "Resume the session.", (_H,)),
@@ -111,7 +113,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("gate.next_round", "right_square_bracket", "Next round", "Show the ideas of the next round.", (_G,)),
     Action("gate.scroll_down", "space,pagedown", "More", "Scroll the idea's text down.", (_G,), call="scroll_card(1)"),
     Action("gate.scroll_up", "b,pageup", "Less", "Scroll the idea's text up.", (_G,), call="scroll_card(-1)"),
-    Action("steer.idea", "i", "New idea", "Add an idea.", (_S, _G), _STEER),
+    Action("gate.idea", "i", "New idea", "Add an idea.", (_G,), _STEER),
+    Action("steer.idea", "N", "New idea", "Add an idea.", (_S,), _STEER),
     Action("steer.seed", "s", "Seed", "Add a kernel: file, bank, other session, clipboard.", (_S, _G), _STEER),
     Action("steer.mode", "o", "Mode", "Choose who approves ideas: ask, timed ask or autopilot.", (_S, _G), _STEER),
     Action("steer.limits", "L", "Limits", "Set when the session ends; more rounds reopen an ended one.", (_S, _G), _STEER),
@@ -124,7 +127,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("steer.undo", "u", "Undo", "Take back your latest decision, if nothing was spent on it.", (_S, _G), _STEER),
     Action("steer.retry", "R", "Retry", "Retry failed work.", (_S, _G), _STEER),
     Action("steer.end", "ctrl+e", "End", "End the session and cancel unfinished kernels.", (_S,), _STEER),
-    Action("session.gate", "g", "Ideas", "Show the ideas and approve those that await approval.", (_S,)),
+    Action("session.gate", "i", "Ideas", "Show the ideas and approve those that await approval.", (_S,)),
     Action("session.pin", "p", "Pin", "Pin the kernel as a parent of later rounds, or unpin it.", (_S,), _STEER),
     Action("session.prune", "x", "Prune", "Prune the branch below the kernel, or reopen a pruned one.", (_S,), _STEER),
     Action("session.cancel", "c", "Cancel", "Cancel an unfinished kernel.", (_S,), _STEER),
@@ -178,7 +181,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("compare.back", "escape,q", "Back", "Return to the tree.", (_C,)),
     Action("compare.swap", "x", "Swap", "Swap the two kernels.", (_C,)),
     Action("workloads.sort", "s", "Sort", "Sort by the column of the cursor; Enter goes to the kernel.", (_W,)),
-    Action("workloads.back", "escape", "Back", "Return to the tree.", (_W,)),
+    Action("workloads.back", "escape,q", "Back", "Return to the tree.", (_W,)),
 )  # fmt: skip
 
 RENAMED: Mapping[str, str] = {
@@ -204,12 +207,7 @@ RENAMED: Mapping[str, str] = {
 
 PRESETS: Mapping[str, Mapping[str, str]] = {
     "default": {},
-    "vim": {
-        "app.first": "g",
-        "app.command_palette": "colon",
-        "session.gate": "e",
-        "session.editor": "E",
-    },
+    "vim": {"app.command_palette": "colon,ctrl+p", "session.pane": "ctrl+w,t"},
 }
 """Sets of keys, chosen by ``preset = "vim"`` in the key file; its other lines win over the set."""
 

@@ -335,8 +335,9 @@ class EspalierApp(TerminalApp):
         running = self._search
         if running is not None and running.in_hand:
             from tui.screens.dialogs import Confirm
+            from tui.viewmodel.stages import works_words
 
-            under_way = ", ".join(sorted(" ".join((key.kind, *key.subjects)) for key in running.in_hand))
+            under_way = works_words(sorted(running.in_hand, key=str))
             words = f"Running: {under_way}.\n\n`espalier open {running.shell_name}` resumes the session and repeats this work."
             if not await self.push_screen_wait(Confirm("Quit while the search is running?", words, "Quit", "Stay")):
                 return

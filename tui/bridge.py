@@ -22,8 +22,9 @@ from engine.domain.model import PLAYBOOK, Blob
 from engine.domain.settings import ModelSettings
 from engine.domain.state import Kernel, ModelCall, SessionState
 from engine.domain.work import WorkKey, WorkKind
+from engine.ideas.authoring import unusable_reply
 from engine.ideas.factory import check_programs
-from engine.ideas.mix import PASTE, check_models, check_proposer, proposers_of
+from engine.ideas.mix import PASTE, check_models, proposers_of
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
 from engine.journal.lock import unwritable_error
@@ -62,9 +63,9 @@ def check_settings(models: ModelSettings) -> None:
 
 
 def writer_error(name: str) -> str:
-    """What is wrong with the name of a writer or proposer; empty if nothing is."""
+    """What is wrong with the name of a writer or proposer, or with its program; empty if nothing is."""
     try:
-        check_proposer(name)
+        check_settings(ModelSettings(writer=name))
     except ProposerError as error:
         return str(error)
     return ""
@@ -258,6 +259,10 @@ class Bridge:
             raise CommandRejected("this session is only followed or replayed: open it to add a kernel")
         read = partial(seeds.recorded_code, self.folder)
         await self.submit(dispatch_command(self.state_now, read, self._writable.store_blob))
+
+    def unusable_reply(self, call: ModelCall, reply: str) -> str:
+        """Why a reply does not answer a prompt; empty if it does."""
+        return unusable_reply(self.state_now, call, reply)
 
     async def answer(self, call: ModelCall, reply: str) -> None:
         """Answer a prompt by hand. Raises CommandRejected, JournalError."""

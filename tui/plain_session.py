@@ -17,8 +17,8 @@ from engine.report.text.lines import plain
 from tui.bridge import Bridge, Capability, Landmark, read_seed
 from tui.console import Console
 from tui.viewmodel import event_log, spoken
-from tui.viewmodel.fmt import counted
-from tui.viewmodel.stages import calls_by_hand
+from tui.viewmodel.fmt import capitalised, counted
+from tui.viewmodel.stages import calls_by_hand, work_words
 
 _LOOK_SECONDS = 0.2
 _IDLE_LOOKS = 5
@@ -125,7 +125,7 @@ class PlainSession:
             return f"The session has ended: {state.closed}."
         if bridge.stopped:
             work, reason = next(iter(bridge.stopped.items()))
-            return f"{work} failed: {reason}. Choose Retry, or leave."
+            return f"{capitalised(work_words(work))} failed: {reason}. Choose Retry, or leave."
         if state.called_off:
             return next(iter(state.called_off.values()))
         if state.paused is not None:

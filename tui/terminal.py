@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import curses
 import os
 import select
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 SHUTDOWN_SECONDS = 4.0
 """How long the app may take to exit without a terminal."""
 _POLL_MS = 500
+_NO_COLOURS = -1
+"""What terminfo answers for a number that a terminal does not have."""
 _EXIT_SIGHUP = 129
 """The exit status that a shell reports for a program killed by SIGHUP."""
 
@@ -114,6 +118,17 @@ def set_loop_clock_back(seconds: float) -> None:
     loop = asyncio.get_running_loop()
     original = loop.time
     loop.time = lambda: original() - seconds  # type: ignore[method-assign]  # all time limits of the loop use it
+
+
+def has_colours(environment: Mapping[str, str]) -> bool:
+    """Whether the terminal shows colours, as far as its description tells: vt100 and xterm-mono show none."""
+    if environment.get("COLORTERM"):
+        return True
+    try:
+        curses.setupterm(environment.get("TERM"), 1)
+        return curses.tigetnum("colors") != _NO_COLOURS
+    except curses.error:
+        return True
 
 
 def has_job_control() -> bool:

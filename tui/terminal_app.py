@@ -25,6 +25,7 @@ from textual.filter import LineFilter, Monochrome, NoColor
 from textual.notifications import Notify
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import DataTable
 from textual.worker import Worker, get_current_worker
 
 from engine.journal.user_folders import config_folder
@@ -34,9 +35,11 @@ from tui.notices import Notices
 from tui.plain_output import PlainOutput
 from tui.preferences import PREFERENCES, Preferences, read_preferences, write_preferences
 from tui.removals import is_going, while_shown
-from tui.terminal import TerminalDriver, has_job_control
+from tui.terminal import TerminalDriver, has_colours, has_job_control
 
 _MOST_TOASTS = 3
+_ANIMATIONS = "TEXTUAL_ANIMATIONS"
+"""Textual's own variable, with which a user asks for them."""
 
 
 def screenshot_folder() -> Path:
@@ -57,7 +60,12 @@ class TerminalApp(App[None]):
         self.stylesheet = KeptStylesheet(self.get_css_variables())
         self._unstyled: WeakSet[Screen[Any]] = WeakSet()
         """Hidden screens that have the styles of an earlier theme."""
+        if _ANIMATIONS not in os.environ:
+            self.animation_level = "none"  # a page that glides to its end is drawn fifty times: half a megabyte over SSH
         self._colours = colours or self.console.color_system
+        if colours is None and not self.no_color and not has_colours(os.environ):
+            self.no_color = True
+            self._filters.append(NoColor())
         self.keymap_file = keymap or config_folder() / "keys.toml"
         self.user_keys: dict[str, str] = {}
         self._preferences_file = self.keymap_file.with_name(PREFERENCES)
@@ -237,8 +245,9 @@ class TerminalApp(App[None]):
         self.action_suspend_process()
 
     def action_motion(self, key: str) -> None:
-        """Move in the focused list or page, as this key does."""
-        self.simulate_key(key)
+        """Move in the focused list or page, as this key does; in a table Home and End move along the row."""
+        in_table = isinstance(self.focused, DataTable) and key in ("home", "end")
+        self.simulate_key(f"ctrl+{key}" if in_table else key)
 
     def action_theme(self) -> None:
         """Use the next theme: dark, light, high contrast."""

@@ -109,3 +109,29 @@ def test_frames_in_three_seconds(
         now[0] = next(ticks) / 10
         screen._next_frame()
     assert screen.drained == frames
+
+
+def test_a_screen_looks_for_changes_once_a_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "session"
+    looking: list[str] = []
+    sessions.whole(folder)
+    usual = BridgeScreen.set_interval
+
+    def counted(screen: BridgeScreen, interval: float, *rest: Any, **more: Any) -> Any:
+        if screen._next_frame in rest:
+            looking.append(type(screen).__name__)
+        return usual(screen, interval, *rest, **more)
+
+    monkeypatch.setattr(BridgeScreen, "set_interval", counted)
+
+    async def act() -> None:
+        app = ui.app(action="replay", subject=folder)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen) and ui.shows_tree(app))
+            await pilot.press("i")
+            await until(pilot, lambda: looking[1:])
+            await pilot.press("escape", "m", "down", "v")
+            await until(pilot, lambda: looking[2:])
+
+    asyncio.run(act())
+    assert looking == ["SessionScreen", "GateScreen", "CompareScreen"]

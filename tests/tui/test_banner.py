@@ -38,13 +38,22 @@ def texts(state: SessionState, source: Source, keys: dict[str, str] | None = Non
 
 
 @pytest.mark.parametrize(
-    "work", ["implement:i2", "propose:3", "repair:k4:1", "build:k4:0", "measure:k4:0", "race:k2:k1:0", "prepare"]
+    ("work", "words"),
+    [
+        ("implement:i2", "Writing code for i2"),
+        ("propose:3", "Proposing ideas for round 3"),
+        ("repair:k4:1", "Repairing k4"),
+        ("build:k4:0", "Building k4"),
+        ("measure:k4:0", "Measuring k4"),
+        ("race:k2:k1:0", "Racing k2, k1"),
+        ("prepare", "Preparing the session"),
+    ],
 )
-def test_every_stop_names_its_remedy_and_a_key_that_exists(work: str) -> None:
+def test_every_stop_names_its_remedy_and_a_key_that_exists(work: str, words: str) -> None:
     reason = "the compiler is gone " * 20
     for room in (40, 80, 120):
-        words, hints = texts(CALM, Source(stopped={WorkKey.parse(work): reason}), room=room)
-        assert f"{work} failed: the"[: room - 2] in words
+        message, hints = texts(CALM, Source(stopped={WorkKey.parse(work): reason}), room=room)
+        assert f"{words} failed: the"[: room - 2] in message
         assert "R: retry" in hints
     stopped = banner.banner(CALM, Source(stopped={WorkKey.parse(work): reason}), ())
     assert stopped is not None
@@ -57,7 +66,7 @@ def test_every_stop_names_its_remedy_and_a_key_that_exists(work: str) -> None:
     [
         (replace(STATE, called_off={WorkKey.parse("propose:3"): "cancelled by hand"}), "R: retry"),
         (replace(CALM, paused="lunch"), "Paused: lunch  ·  P: resume"),
-        (replace(CALM, ideas=STATE.ideas), "1 idea awaits approval  ·  g: approve or reject"),
+        (replace(CALM, ideas=STATE.ideas), "1 idea awaits approval  ·  i: approve or reject"),
         (STATE, "a: accept"),
         (replace(CALM, closed="enough"), "L: more rounds"),
     ],
@@ -80,8 +89,7 @@ def test_in_one_row_the_first_remedy_stays_whole_and_remedies_alone_are_left_to_
 
 
 def test_the_keys_are_the_users() -> None:
-    vim = dict(actions.PRESETS["vim"])
-    assert "e: approve or reject" in texts(replace(CALM, ideas=STATE.ideas), Source(), vim)[0]
+    assert "e: approve or reject" in texts(replace(CALM, ideas=STATE.ideas), Source(), {"session.gate": "e"})[0]
     assert "f7: resume" in texts(replace(CALM, paused="lunch"), Source(), {"steer.pause": "f7"})[0].replace("F7", "f7")
 
 
@@ -105,9 +113,17 @@ def test_an_idea_whose_writer_failed_gets_another_from_the_banner(tmp_path: Path
     folder = tmp_path / "session"
 
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        def toasts() -> list[str]:
+            return [one.message for one in app._notifications]
+
+        await pilot.press("R")
+        await until(pilot, lambda: "Nothing failed: there is nothing to retry." in toasts())
         await pilot.press("a", "escape")
         await until(pilot, lambda: "choose another writer" in str(app.screen.query_one("#banner", Static).render()))
-        await pilot.press("g")
+        await pilot.press("R")
+        await until(pilot, lambda: "Retrying: writing code for i2." in toasts())
+        await until(pilot, lambda: "choose another writer" in str(app.screen.query_one("#banner", Static).render()))
+        await pilot.press("i")
         await until(pilot, lambda: isinstance(app.screen, GateScreen) and app.screen.idea == "i2")
         await pilot.press("W")
         await until(pilot, lambda: isinstance(app.screen, Choose))

@@ -62,8 +62,14 @@ def test_the_filter_works_while_typing_and_escape_clears_it(folder: Path) -> Non
         await until(pilot, lambda: len(tree().visible_kernels) == 10 and not app.screen.query_one(FindBar).display)
         assert isinstance(app.screen, SessionScreen)
 
-        await pilot.press("home", "G")
+        await pilot.press("G")
         await until(pilot, lambda: tree().selected == tree().rows[-1].kernel)
+        await pilot.press("g")
+        await until(pilot, lambda: tree().selected == tree().rows[0].kernel)
+        await pilot.press("ctrl+d")
+        await until(pilot, lambda: tree().selected == tree().rows[-1].kernel)
+        await pilot.press("ctrl+u")
+        await until(pilot, lambda: tree().selected == tree().rows[0].kernel)
 
     def tree() -> KernelTree:
         return app_of[0].screen.query_one(KernelTree)

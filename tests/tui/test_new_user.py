@@ -96,7 +96,7 @@ def _decide(terminal: Terminal, folder: Path, mine: Path) -> None:
     wait_for(folder, _has(lambda idea: idea.edited and idea.status is IdeaStatus.SELECTED), "nothing was approved")
 
     terminal.keys("w")
-    terminal.sees("Submit (Ctrl-S)")
+    terminal.sees("Ctrl-S Submit")
     terminal.keys("C-s")
     wait_for(folder, lambda s: len([k for k in s.kernels.values() if k.seed]) == 2, "nothing was written by hand")
 

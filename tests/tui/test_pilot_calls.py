@@ -12,7 +12,7 @@ from support import sessions, ui
 from support.fake_models import FakeModel, ideas_reply
 from support.ui import FakeOpener, engineer_events, until
 from textual.pilot import Pilot
-from textual.widgets import OptionList
+from textual.widgets import OptionList, TextArea
 
 from engine.domain import events as e
 from engine.domain.settings import Settings
@@ -22,8 +22,9 @@ from engine.ideas.models.model import OnText, Prompt, Reply
 from engine.journal import store
 from tui.app import EspalierApp
 from tui.screens.dialogs import Choose
+from tui.screens.prompt_form import PromptForm
 from tui.screens.session import SessionScreen
-from tui.viewmodel.stages import open_calls
+from tui.viewmodel.stages import calls_by_hand, open_calls
 
 On = Callable[[EspalierApp, Pilot[None], SessionScreen], Awaitable[None]]
 
@@ -48,14 +49,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "session"
 
 
-def while_calls_are_open(folder: Path, model: Thinking, calls: int, on: On) -> SessionState:
-    """Run a session on autopilot until this many calls are open, then ``on``; return the journal's last state."""
-    source = open_ideas(
-        Settings(source=model.name), playbook=sessions.TREE, open_model=lambda *_: model, tariff_of=lambda _: None, recall=None
-    )
+def while_calls_are_open(folder: Path, model: Thinking | None, calls: int, on: On) -> SessionState:
+    """Run a session on autopilot until this many calls are open, then ``on``; return the journal's last state.
+
+    Without a model the prompts are answered by hand.
+    """
+    settings = Settings(source=model.name if model is not None else "paste")
+    source = open_ideas(settings, playbook=sessions.TREE, open_model=lambda *_: model, tariff_of=lambda _: None, recall=None)
 
     async def body() -> None:
-        new = replace(ui.new(folder, "autopilot"), settings=Settings(source=model.name))
+        new = replace(ui.new(folder, "autopilot"), settings=settings)
         app = ui.app(FakeOpener(ideas=source), "new", new)
         async with app.run_test(size=(120, 40)) as pilot:
             await until(pilot, lambda: store.is_session(folder) and len(open_calls(store.state_of(folder))) == calls)
@@ -112,7 +115,7 @@ def test_a_cancelled_round_names_the_next_steps_and_is_retried_on_request(folder
         assert "c1  ideas for round 1" in (await offered(app, pilot))[0]
         await pilot.press("enter")
         await until(pilot, lambda: "c1 was cancelled by hand" in banner())
-        assert "i: add an idea" in banner()
+        assert "N: add an idea" in banner()
         assert "stopped" not in banner()
         assert len(model.asked) == 1
         await pilot.press("R")
@@ -122,6 +125,31 @@ def test_a_cancelled_round_names_the_next_steps_and_is_retried_on_request(folder
     assert engineer_events(folder) == [cancelled(state, "c1"), e.SessionResumed(())]
     assert state.calls["c1"].status is CallStatus.FAILED
     assert list(state.calls) == ["c1", "c2"]
+
+
+def test_a_reply_that_answers_nothing_is_told_in_the_form_and_its_retry_says_that_it_is_one(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None], screen: SessionScreen) -> None:
+        def said(place: str) -> str:
+            return str(app.screen.query_one(place).render())
+
+        await pilot.press("Q")
+        await until(pilot, lambda: isinstance(app.screen, PromptForm))
+        assert said("#which").startswith("c1: ideas for round 1 · ")
+        app.screen.query_one("#reply", TextArea).text = "I would tile the rows."
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: said("#message").startswith("Not usable: the reply "))
+        assert app.screen.query_one("#reply", TextArea).text == "I would tile the rows."
+        assert engineer_events(folder) == []
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: [call.id for call in calls_by_hand(screen.bridge.state)] == ["c2"])
+        assert "c2  ideas for round 1, retry of c1" in (await offered(app, pilot))[0]
+        await pilot.press("escape", "Q")
+        await until(pilot, lambda: isinstance(app.screen, PromptForm))
+        assert said("#which").startswith("c2: ideas for round 1, retry of c1 · ")
+        assert "\nc1 was refused: the reply " in said("#which")
+        await pilot.press("escape")
+
+    while_calls_are_open(folder, None, 1, on)
 
 
 def test_without_an_open_call_there_is_nothing_to_cancel(folder: Path) -> None:

@@ -9,7 +9,7 @@ from support import ui
 from support.sessions import source
 from support.ui import Watch, engineer_events, recorded, until
 from textual.pilot import Pilot
-from textual.widgets import Input, TextArea
+from textual.widgets import Input, Select, TextArea
 
 from engine.domain import events as e
 from engine.domain.state import IdeaStatus
@@ -59,7 +59,7 @@ def test_a_stray_enter_approves_nothing(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, SessionScreen))
-        await pilot.press("g")
+        await pilot.press("i")
         await until(pilot, lambda: isinstance(app.screen, GateScreen))
         await pilot.press("enter", "a", "A")
         await pilot.pause(0.2)
@@ -128,15 +128,26 @@ def test_an_unknown_parent_is_an_error_in_the_form_and_records_nothing(folder: P
         await pilot.pause()
         assert "Unknown kernel k99" in str(app.screen.query_one("#message").render())
         assert app.focused is app.screen.query_one("#parent"), "the wrong field has the focus"
-        app.screen.query_one("#parent", Input).value = ""
-        app.screen.query_one("#writer", Input).value = "nobody"
-        await pilot.press("ctrl+s")
-        await pilot.pause()
-        assert "unknown proposer 'nobody'" in str(app.screen.query_one("#message").render())
-        assert app.focused is app.screen.query_one("#writer")
+        await pilot.press("escape")
 
     ui.run_steered(folder, act)
     assert engineer_events(folder) == []
+
+
+def test_an_idea_that_is_edited_gets_a_writer_from_a_list(folder: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await pilot.press("e")
+        await until(pilot, lambda: isinstance(app.screen, IdeaForm))
+        writers = app.screen.query_one("#writer", Select)
+        assert [str(value) for _, value in writers._options] == ["", "playbook", "paste"]
+        writers.value = "paste"
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: engineer_events(folder))
+
+    ui.run_steered(folder, act)
+    edited = engineer_events(folder)[0]
+    assert isinstance(edited, e.IdeaEdited)
+    assert edited.writer == "paste"
 
 
 @pytest.mark.slow
@@ -164,7 +175,11 @@ def test_writing_an_idea(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("i")
         await until(pilot, lambda: isinstance(app.screen, IdeaForm))
-        app.screen.query_one("#title", Input).value = "Mine"
+        title = app.screen.query_one("#title", Input)
+        title.value = "a paste of many words " * 100
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: str(app.screen.query_one("#message").render()).startswith("Title: 2,199 characters"))
+        title.value = "Mine"
         app.screen.query_one("#predicted", Input).value = "1.4"
         await pilot.press("ctrl+s")
         await until(pilot, lambda: engineer_events(folder))

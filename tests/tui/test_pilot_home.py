@@ -32,6 +32,7 @@ from tui.screens.settings_form import SettingsForm
 from tui.screens.side_by_side import SideBySideScreen
 from tui.widgets.kernel_tree import KernelTree
 from tui.widgets.lines import LinesView
+from tui.widgets.session_table import SessionTable
 
 
 @pytest.fixture
@@ -57,6 +58,46 @@ def test_pressing_enter_twice_starts_the_first_session(home: Path) -> None:
     assert isinstance(opened, e.SessionOpened)
     assert opened.mode == "ask"
     assert opened.problem.name == "softmax"
+
+
+def test_the_way_back_leads_to_the_session(home: Path) -> None:
+    for name in ("a", "b"):
+        sessions.whole(home / name)
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: isinstance(app.focused, SessionTable) and len(app.focused.sessions) > 1)
+            await pilot.press("n")
+            await until(pilot, lambda: isinstance(app.screen, NewSessionForm))
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, GateScreen))
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen) and isinstance(app.focused, SessionTable))
+            found = app.screen.query_one(SessionTable).highlighted
+            assert found is not None
+            assert found.folder.name not in ("a", "b")
+            await app._leave()
+
+    sessions.run(body)
+
+
+@pytest.mark.parametrize(("width", "titles"), [(80, True), (100, False), (160, True)])
+def test_problems_have_titles_where_there_is_room_for_words(home: Path, width: int, titles: bool) -> None:
+    sessions.whole(home / "a")
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            listed = app.screen.query_one("#problems", OptionList)
+            await until(pilot, lambda: listed.option_count)
+            await pilot.resize_terminal(width, 40)
+            await until(pilot, lambda: ("Scaled dot" in str(listed.get_option_at_index(0).prompt)) is titles)
+            assert "gqa_decode_bf16" in ui.screen_text(app)
+
+    sessions.run(body)
 
 
 def test_enter_before_the_problems_are_read_starts_the_default_one(home: Path) -> None:
@@ -168,6 +209,12 @@ def test_errors_are_shown_in_the_form_which_keeps_its_content(home: Path) -> Non
             assert "Rounds: enter a number from 1 to" in str(message.render())
             await until(pilot, lambda: app.focused is field and message.region.y == field.region.bottom)
             form.query_one("#rounds", Input).value = "7"
+            proposer = form.query_one("#source", Input)
+            proposer.value = "nobody"
+            await pilot.press("ctrl+s")
+            await until(pilot, lambda: app.focused is proposer and message.region.y == proposer.region.bottom)
+            assert "unknown proposer 'nobody'" in str(message.render())
+            proposer.value = "playbook"
             await pilot.press("ctrl+s")
             await until(pilot, lambda: "no compiler [here]" in str(form.query_one("#message").render()))
             assert form.query_one("#rounds", Input).value == "7"
@@ -243,7 +290,7 @@ def test_replay_starts_at_the_end_and_takes_no_commands(home: Path) -> None:
             await until(pilot, lambda: app.screen.query_one(DataTable).row_count == 1)
             await pilot.press("r")
             await until(pilot, lambda: ui.shows_tree(app))
-            await pilot.press("p", "x", "i", "s", "M")
+            await pilot.press("p", "x", "N", "s", "M")
             await pilot.pause(0.1)
             assert isinstance(app.screen, SessionScreen), "an unavailable action must not open a dialog"
             await pilot.press("escape")
@@ -357,7 +404,7 @@ def test_quitting_names_running_work_and_the_session_resumes(home: Path) -> None
             await until(pilot, lambda: isinstance(app.screen, SessionScreen) and app.screen.bridge.in_hand)
             await pilot.press("ctrl+q")
             await until(pilot, lambda: isinstance(app.screen, Confirm))
-            assert "prepare" in str(app.screen.query("Static").first().render())
+            assert "preparing the session" in str(app.screen.query("Static").first().render())
             await pilot.press("enter")
             await until(pilot, lambda: isinstance(app.screen, SessionScreen))
             await pilot.press("ctrl+q")

@@ -152,7 +152,7 @@ def test_answering_a_prompt_by_hand(folder: Path) -> None:
         await pilot.press("ctrl+y")
         assert app.clipboard.endswith("[now].")
         app.screen.query_one("#reply", TextArea).text = "time_us = 77"
-        await pilot.press("ctrl+s")
+        await pilot.press("ctrl+s", "ctrl+s")  # the fake bench's mark is no code
         await until(pilot, lambda: any(isinstance(event, e.CallAnswered) for event in engineer_events(folder)))
         await until(pilot, lambda: "k2" in store.state_of(folder).kernels)
 
@@ -174,7 +174,7 @@ def test_answering_a_prompt_from_a_file(folder: Path, tmp_path: Path) -> None:
         await pilot.press("ctrl+s")
         assert "cannot be read" in str(app.screen.query_one("#message").render())
         app.screen.query_one("#file", Input).value = str(reply)
-        await pilot.press("ctrl+s")
+        await pilot.press("ctrl+s", "ctrl+s")
         await until(pilot, lambda: any(isinstance(event, e.CallAnswered) for event in engineer_events(folder)))
 
     state = at_the_tree(folder, on, mode="autopilot", opener=FakeOpener(ideas=BY_HAND))
@@ -339,7 +339,7 @@ def test_clicks_select_a_kernel_a_page_and_an_idea(folder: Path) -> None:
         place = bar.render_line(0).text.index(" 5 ")  # type: ignore[attr-defined]
         await pilot.click("_TabBar", offset=(place + 1, 0))
         assert app.screen.query_one("DetailTabs").tab == "timing"  # type: ignore[attr-defined]
-        await pilot.press("g")
+        await pilot.press("i")
         await until(pilot, lambda: isinstance(app.screen, GateScreen))
         listed = app.screen.query_one(IdeaList)
         first = listed.highlighted

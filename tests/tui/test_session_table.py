@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import sessions
+from support import sessions, ui
 from support.ui import until
 from textual.app import App, ComposeResult
 
@@ -70,5 +70,26 @@ def test_neither_an_empty_nor_a_long_list_has_a_scrollbar_across() -> None:
                 table.show([replace(ONE, folder=Path(f"/sessions/{number}")) for number in range(20)])
                 await until(pilot, lambda width=width: table.size.width in (width, width - 1))  # less the scrollbar down
                 assert not table.show_horizontal_scrollbar
+
+    sessions.run(body)
+
+
+@pytest.mark.parametrize(("last", "first"), [("G", "g"), ("end", "home"), ("ctrl+end", "ctrl+home")])
+def test_keys_go_to_the_last_session_and_to_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, first: str
+) -> None:
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
+    for number in range(3):
+        sessions.whole(tmp_path / "sessions" / f"s{number}")
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: isinstance(app.focused, SessionTable) and len(app.focused.sessions) > 2)
+            table = app.screen.query_one(SessionTable)
+            await pilot.press(last)
+            await until(pilot, lambda: table.cursor_coordinate.row == table.row_count - 1)
+            await pilot.press(first)
+            await until(pilot, lambda: table.cursor_coordinate.row == 0)
 
     sessions.run(body)

@@ -16,6 +16,7 @@ from tui.screens.compare import CompareScreen
 from tui.screens.gate import GateScreen
 from tui.screens.session import SessionScreen
 from tui.widgets.detail_tabs import DetailTabs
+from tui.widgets.idea_list import IdeaList
 from tui.widgets.kernel_tree import KernelTree
 from tui.widgets.lines import LinesView
 
@@ -71,6 +72,22 @@ def test_what_had_the_focus_stays_when_the_terminal_gets_short(folder: Path) -> 
         await until(pilot, lambda: not heights(app)[1] and isinstance(app.focused, KernelTree))
 
     replayed(folder, (120, 40), act)
+
+
+@pytest.mark.parametrize("size", [(20, 5), (40, 8)])
+def test_a_tiny_terminal_shows_kernels_and_ideas_and_no_strips(folder: Path, size: tuple[int, int]) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: heights(app)[0] == size[1] - 2)
+        lines = ui.screen_text(app).splitlines()
+        assert "k" in lines[2]
+        assert lines[-1].strip().startswith("? Help")
+        assert not app.screen.max_scroll_y
+        await pilot.press("i")
+        await until(
+            pilot, lambda: isinstance(app.screen, GateScreen) and app.screen.query_one(IdeaList).size.height == size[1] - 2
+        )
+
+    replayed(folder, size, act)
 
 
 def test_figures_of_two_kernels_are_compared_whole(folder: Path) -> None:

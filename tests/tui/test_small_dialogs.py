@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import sessions, ui
 from textual.events import Key
 from textual.pilot import Pilot
 from textual.widget import Widget
-from textual.widgets import Button, Input, Label, OptionList, Static
+from textual.widgets import Button, Input, OptionList, Static
 
+from engine.domain.settings import Limits, ModelSettings
 from tui.app import EspalierApp
 from tui.bridge import Bridge
 from tui.preferences import Preferences
 from tui.screens.dialogs import AskLine, Choice, Choose, Confirm, Dialog, DismissOnceScreen
 from tui.screens.gate import GateScreen
 from tui.screens.limits_form import LimitsForm
+from tui.screens.models_form import ModelsForm
 from tui.screens.open_session import OpenSessionDialog
 from tui.screens.settings_form import SettingsForm
 
@@ -26,7 +29,7 @@ LONG = "words that do not fit on one line of a small terminal, and go on for sev
 DIALOGS: list[tuple[Dialog[object], type[Widget]]] = [
     (Confirm("End?", LONG, "End"), Button),
     (AskLine("Reason", LONG), Input),
-    (Choose("Fork from", [Choice(str(n), f"round {n}, before its ideas", LONG) for n in range(9)]), Label),
+    (Choose("Fork from", [Choice(str(n), f"round {n}, before its ideas", LONG) for n in range(9)]), OptionList),
 ]
 
 
@@ -40,6 +43,37 @@ def test_a_dialog_shows_how_to_answer_at_the_smallest_size(dialog: Dialog[object
             await ui.still(pilot)
             last = dialog.query(wanted).last()
             assert dialog.query_one(".dialog").content_region.contains_region(last.region)
+
+    asyncio.run(act())
+
+
+def test_choices_that_are_cut_have_a_line_each_and_use_the_height_there_is() -> None:
+    async def act() -> None:
+        app = ui.app()
+        dialog = Choose("Parent", [Choice(str(n), f"k{n}", LONG) for n in range(30)], cuts=True)
+        async with app.run_test(size=(40, 12)) as pilot:
+            app.push_screen(dialog)
+            await ui.until(pilot, lambda: app.screen is dialog)
+            await ui.still(pilot)
+            shown = ui.screen_text(app).splitlines()
+            assert [line.split()[1] for line in shown[1:-1]] == [f"k{n}" for n in range(10)]
+            assert all("…" in line for line in shown[1:-1])
+
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize("size", [(40, 12), (80, 24), (120, 40)])
+def test_every_form_says_how_to_save_and_to_leave(size: tuple[int, int]) -> None:
+    async def act() -> None:
+        app = ui.app()
+        async with app.run_test(size=size) as pilot:
+            models = ModelsForm(ModelSettings(), lambda _: None)
+            forms: list[Dialog[Any]] = [SettingsForm(Preferences(), "screen.toml"), LimitsForm(Limits()), models]
+            for form in forms:
+                app.push_screen(form)
+                await ui.until(pilot, lambda form=form: app.screen is form)  # type: ignore[misc]
+                await ui.still(pilot)
+                assert "Ctrl-S: save · Esc: cancel" in ui.screen_text(app)
 
     asyncio.run(act())
 
@@ -87,7 +121,7 @@ def test_a_reason_is_asked_for_in_sight_at_the_smallest_size() -> None:
             await ui.until(pilot, lambda: app.screen is dialog)
             await ui.still(pilot)
             box = dialog.query_one(".dialog")
-            for widget in (dialog.query_one(Static), dialog.query_one(Input), dialog.query_one(Label)):
+            for widget in (dialog.query_one(Static), dialog.query_one(Input)):
                 assert box.content_region.contains_region(widget.region)
 
     asyncio.run(act())

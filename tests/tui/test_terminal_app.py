@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from support.ui import until
 from textual.events import Key
 from textual.filter import Monochrome
 from textual.screen import Screen
+from textual.widgets import OptionList
 
 from tui import terminal_app, theme
 from tui.screens.dialogs import Confirm
@@ -114,3 +116,25 @@ def test_a_hidden_screen_has_the_styles_of_the_new_theme_when_it_is_seen_again()
             assert [one.styles.background for one in home.walk_children(with_self=True)] == styled
 
     sessions.run(body)
+
+
+@pytest.mark.parametrize("asked", ["", "full"])
+def test_nothing_glides_unless_the_user_asks_for_it(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("textual.constants.TEXTUAL_ANIMATIONS", "full")
+    monkeypatch.setenv("TEXTUAL_ANIMATIONS", asked) if asked else monkeypatch.delenv("TEXTUAL_ANIMATIONS", raising=False)
+    assert ui.app().animation_level == (asked or "none")
+
+
+def test_without_colours_the_highlighted_choice_is_underlined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(80, 24)) as pilot:
+            listed = app.screen.query_one("#problems", OptionList)
+            await until(pilot, lambda: listed.option_count > 2)
+            rows = [listed.render_line(number) for number in range(listed.size.height)]
+            marked = {number for number, row in enumerate(rows) for part in row if part.style and part.style.underline}
+            assert marked == {(listed.highlighted or 0) - listed.scroll_offset.y}
+
+    asyncio.run(body())

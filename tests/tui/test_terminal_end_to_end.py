@@ -33,7 +33,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 def test_a_session_from_its_beginning_to_its_replay(terminal: Terminal, tmp_path: Path) -> None:
     terminal.start()
     terminal.sees("example")  # the checkout's recorded sessions are listed; the problems have the focus
-    terminal.sees("Enter: new session on the highlighted problem")
+    terminal.sees("Enter: new session on this problem")
     terminal.keys("Enter")
     terminal.sees("Mode")
     terminal.keys("Enter")
@@ -63,7 +63,7 @@ def test_a_session_from_its_beginning_to_its_replay(terminal: Terminal, tmp_path
     wait_for(folder, lambda s: any(k.name == "mine.cpp" for k in s.kernels.values()), "nothing was seeded")
 
     terminal.keys("w")
-    terminal.sees("Submit (Ctrl-S)")
+    terminal.sees("Ctrl-S Submit")
     terminal.keys("C-s")
     state = wait_for(folder, lambda s: len([k for k in s.kernels.values() if k.seed]) == 2, "nothing was written by hand")
     written = list(state.kernels.values())[-1]

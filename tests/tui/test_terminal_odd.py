@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 import shutil
 import time
@@ -41,6 +42,17 @@ def test_a_terminal_that_cannot_show_the_ui_gets_one_line(
     assert words in window.shown
     assert window.shown.count(b"\n") == 1
     assert b"\x1b" not in window.shown
+
+
+def test_a_terminal_without_colours_is_sent_none(tmp_path: Path, windows: list[Window]) -> None:
+    window = Window(command("replay", SESSION), tmp_path, controlling=True, changes={"TERM": "vt100", "COLORTERM": ""})
+    windows.append(window)
+    window.sees(b"outcome")
+    window.type(b"\x11")
+    assert window.process.wait(30) == 0
+    styles = {part for found in re.findall(rb"\x1b\[([\d;]+)m", window.shown) for part in found.split(b";")}
+    assert styles <= {b"0", b"1", b"3", b"4", b"7", b"22", b"23", b"24", b"27", b"39", b"49"}
+    assert b"7" in styles, "the cursor is inverse"
 
 
 def test_redirected_errors_do_not_receive_the_screen(tmp_path: Path, windows: list[Window]) -> None:

@@ -32,7 +32,10 @@ def test_the_table_of_a_suite_session(tmp_path: Path) -> None:
         await until(pilot, lambda: isinstance(app.screen, WorkloadsScreen) and app.screen.query_one(DataTable).row_count)
         table = app.screen.query_one(DataTable)
         assert [str(column.label) for column in table.ordered_columns] == ["kernel", "mean ▾", "full", "small"]
-        table.cursor_coordinate = Coordinate(0, 3)
+        await pilot.press("G")
+        await until(pilot, lambda: table.cursor_coordinate.row == table.row_count - 1)
+        await pilot.press("g", "end")
+        await until(pilot, lambda: table.cursor_coordinate == Coordinate(0, 3))
         await pilot.press("s")
         await until(pilot, lambda: "sorted by small" in str(app.screen.query_one("#title", Static).render()))
         chosen.append(str(table.get_cell_at(Coordinate(0, 0))).split()[0])
@@ -56,11 +59,11 @@ def test_the_table_of_a_suite_session(tmp_path: Path) -> None:
         assert marked == [best.id]
     assert workload_table(state, "no such column").sorted_by == MEAN
 
-    chart = heat_map.heat_map(state, "k1", 0, 80, 12)
+    chart = heat_map.heat_map(state, "k1", 0, 0, 80, 12)
     assert heat_map.has_heat_map(state)
     assert [line.text.split()[0] for line in chart.lines[1:]] == ["mean", *NAMES[:2]]
     assert all(row.text.count(kernels.INCUMBENT) == 1 for row in chart.lines[1:])
-    narrow = heat_map.heat_map(state, "k1", 1, 24, 12)
+    narrow = heat_map.heat_map(state, "k1", 1, 0, 24, 12)
     assert all(line.width <= 24 for line in narrow.lines)
 
     shown = "\n".join(line.text for line in timing.page(state, state.kernels["k1"], 100))

@@ -27,8 +27,7 @@ class ArrangedScreen(KernelActionScreen):
         self._layouts = layouts
         self._layout_now = layouts.layout if layouts is not None else ScreenLayout()
 
-    def on_mount(self) -> None:
-        super().on_mount()
+    def begin(self) -> None:
         self.query_one(KernelTree).columns = self._layout_now.columns
 
     def on_resize(self) -> None:

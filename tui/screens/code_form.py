@@ -64,7 +64,7 @@ class CodeForm(Dialog[Seed | None]):
             yield Static("", id="message", markup=False)
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
-                yield Button("Submit (Ctrl-S)", id="send", variant="primary", compact=True)
+                yield Button("Submit", id="send", variant="primary", compact=True)
         yield KeyFooter(_KEYS)
 
     def on_mount(self) -> None:

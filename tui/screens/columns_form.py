@@ -20,7 +20,9 @@ from tui.viewmodel.tree_columns import Column, ColumnChoice, ColumnLayout, Shown
 _WORDS = {Shown.ROOM: "while there is room", Shown.ALWAYS: "always", Shown.HIDDEN: "hidden"}
 _SIGNS = {Shown.ROOM: "·", Shown.ALWAYS: "✓", Shown.HIDDEN: "✗"}
 _NAMES = {Column.SOL: "SOL", Column.INTERVAL: "95% interval", Column.CLASS: "precision class"}
-_HINT = "Enter: room, always, hidden · ← →: width · s: sort · Del: usual · Esc: close"
+_HINT = "Enter: room, always, hidden · ← →: width · s: sort · Del: usual"
+_NARROW = 64
+"""Columns of the terminal below which a line has one word for when a column is shown."""
 
 
 class ColumnsForm(Dialog[ColumnChoice]):
@@ -53,15 +55,20 @@ class ColumnsForm(Dialog[ColumnChoice]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
             box.border_title = Content("Columns of the tree")
+            box.border_subtitle = Content("Esc: close")
             yield OptionList(*(Option(self._prompt(column), id=column.value) for column in Column))
             yield Label(_HINT, classes="hint")
 
     def _prompt(self, column: Column) -> Content:
         when = self._chosen.when(column)
         width = self._present().widths.get(column)
+        name = _NAMES.get(column, column.value)
+        if self.app.size.width < _NARROW:
+            brief = f"{when.value:<7}{width if width is not None else '–':>4}"
+            return Content.assemble((f"{_SIGNS[when]} {name:<15} ", "bold"), (brief, "$text-muted"))
         shown = f"{width} wide" if width is not None else "not shown"
         kept = ", set by you" if column in self._chosen.widths else ""
-        name = f"{_SIGNS[when]} {_NAMES.get(column, column.value):<16}"
+        name = f"{_SIGNS[when]} {name:<16}"
         return Content.assemble((name, "bold"), (f"{_WORDS[when]:<22}{shown}{kept}", "$text-muted"))
 
     def _change(self, chosen: ColumnChoice) -> None:

@@ -55,8 +55,7 @@ class CompareScreen(BridgeScreen):
             yield DetailTabs(self.bridge.read_blob, steered=False)
         yield KeyFooter(_KEYS)
 
-    def on_mount(self) -> None:
-        super().on_mount()
+    def begin(self) -> None:
         self.query_one(DetailTabs).show(Tab.DIFF)
         self.query_one("DetailTabs LinesView").focus()
 

@@ -13,7 +13,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Grid, Horizontal, Vertical
 from textual.content import Content
 from textual.screen import ModalScreen, Screen, ScreenResultType
-from textual.widgets import Button, Input, Label, OptionList, Static
+from textual.widgets import Button, Input, OptionList, Static
+from textual.widgets.button import ButtonVariant
 from textual.widgets.option_list import Option
 
 from tui.viewmodel import cells
@@ -78,7 +79,7 @@ def show_beside(form: Screen[ScreenResultType], field: str, words: str) -> None:
 
 MOTIONS: list[BindingType] = [
     Binding(key, f"app.motion('{moves}')", moves, show=False)
-    for key, moves in (("j", "down"), ("k", "up"), ("g", "home"), ("G", "end"))
+    for key, moves in (("j", "down"), ("k", "up"), ("g", "home"), ("G", "end"), ("ctrl+d", "pagedown"), ("ctrl+u", "pageup"))
 ]
 """Keys of dialogs with a list or a page but no field: a modal screen hides the app's."""
 
@@ -92,10 +93,12 @@ class Confirm(Dialog[bool]):
     CSS_PATH = "prompts.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*_ESCAPE, Binding("y", "yes", "Yes"), Binding("n", "cancel", "No")]
 
-    def __init__(self, title: str, words: str, yes: str, no: str = "Cancel") -> None:
+    def __init__(self, title: str, words: str, yes: str, no: str = "Cancel", *, destroys: bool = True) -> None:
+        """``destroys``: whether yes ends or deletes something, and is drawn as such."""
         super().__init__()
+        self._destroys = destroys
         self._title = cells.one_line(title)
-        self._words = cells.clean_lines(words)
+        self._words = cells.clean_lines(cells.bounded(words))
         self._yes = yes
         self._no = no
 
@@ -104,8 +107,9 @@ class Confirm(Dialog[bool]):
             box.border_title = Content(self._title)
             yield Static(self._words, markup=False)
             with Horizontal(classes="buttons"):
-                yield Button(Content(self._no), id="no")
-                yield Button(Content(f"{self._yes} (y)"), id="yes", variant="error")
+                yield Button(Content(self._no), id="no", compact=True)
+                variant: ButtonVariant = "error" if self._destroys else "primary"
+                yield Button(Content(f"{self._yes} (y)"), id="yes", variant=variant, compact=True)
 
     @on(Button.Pressed, "#yes")
     def action_yes(self) -> None:
@@ -138,7 +142,7 @@ class AskLine(Dialog[str | None]):
         super().__init__()
         self._check = check
         self._title = cells.one_line(title)
-        self._words = cells.clean_lines(words)
+        self._words = cells.clean_lines(cells.bounded(words))
         self._initial = initial
         self._placeholder = placeholder
         self._empty = empty
@@ -146,12 +150,12 @@ class AskLine(Dialog[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
             box.border_title = Content(self._title)
+            box.border_subtitle = Content("Enter: OK · Esc: cancel")
             yield Static(self._words, markup=False)
-            yield Input(self._initial, placeholder=self._placeholder)
+            yield Input(self._initial, placeholder=self._placeholder, compact=True)
             message = Static("", id="message", markup=False)
             message.display = False
             yield message
-            yield Label("Enter: OK · Esc: cancel", classes="hint")
 
     @on(Input.Submitted)
     def _done(self, event: Input.Submitted) -> None:
@@ -186,8 +190,8 @@ class Choice:
     words: str = ""
 
 
-_AROUND_THE_LIST = 6
-"""Rows of the dialog around its list: border, padding, hint."""
+_BORDER, _AROUND_THE_LIST = 2, 6
+"""Rows around the list of a dialog: its border; on a higher screen also padding, and rows of the screen below."""
 _MOST_LINES = 16
 _LIST_EDGES = 10
 """Cells beside a choice: border, padding, scroll bar."""
@@ -201,8 +205,10 @@ class Choose(Dialog[str | None]):
     CSS_PATH = "prompts.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*_ESCAPE, Binding("q", "cancel", "Cancel", show=False), *MOTIONS]
 
-    def __init__(self, title: str, choices: Sequence[Choice], present: str = "") -> None:
+    def __init__(self, title: str, choices: Sequence[Choice], present: str = "", *, cuts: bool = False) -> None:
+        """``cuts``: a choice has one line, and words without room there are cut; otherwise they stand below their labels."""
         super().__init__()
+        self._cuts = cuts
         self._title = cells.one_line(title)
         self._choices = tuple(Choice(one.id, cells.clean_lines(one.label), cells.one_line(one.words)) for one in choices)
         self._present = present
@@ -214,9 +220,11 @@ class Choose(Dialog[str | None]):
             needed = label + max(cells.width(choice.words) for choice in self._choices) + _LIST_EDGES
             most = min(_WIDEST, self.app.size.width * 96 // 100)
             box.styles.width = min(most, max(_NARROWEST, needed, cells.width(self._title) + _LIST_EDGES))
-            lines = [self._line(one, label) if needed <= most else self._stacked(one) for one in self._choices]
+            box.border_subtitle = Content("Enter: choose · Esc: cancel")
+            box.set_class(self._cuts, "-cut")
+            beside = self._cuts or needed <= most
+            lines = [self._line(one, label) if beside else self._stacked(one) for one in self._choices]
             yield OptionList(*(Option(line, id=f"c{n}") for n, line in enumerate(lines)))
-            yield Label("Enter: choose · Esc: cancel", classes="hint")
 
     def _line(self, choice: Choice, width: int) -> Content:
         return Content.assemble((cells.pad(choice.label, width), "bold"), (choice.words, "$text-muted"))
@@ -231,9 +239,12 @@ class Choose(Dialog[str | None]):
         self.query_one(OptionList).highlighted = places[0] if places else 0
 
     def on_resize(self) -> None:
-        """The list scrolls, and the hint below it stays in sight."""
-        room = self.app.size.height * 9 // 10 - _AROUND_THE_LIST
-        self.query_one(OptionList).styles.max_height = max(3, min(_MOST_LINES, room))
+        self.call_after_refresh(self._fit)
+
+    def _fit(self) -> None:
+        """The list scrolls, and uses the height that there is."""
+        room = self.app.size.height - (_BORDER if self.has_class("-low") else _AROUND_THE_LIST)
+        self.query_one(OptionList).styles.max_height = max(1, min(_MOST_LINES, room))
 
     @on(OptionList.OptionSelected)
     def _chosen(self, event: OptionList.OptionSelected) -> None:

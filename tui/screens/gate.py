@@ -26,7 +26,7 @@ from tui.screens.dialogs import AskLine
 from tui.screens.idea_form import IdeaForm
 from tui.screens.steering import SteeringScreen
 from tui.viewmodel import footer
-from tui.viewmodel.cells import clean_lines, one_line
+from tui.viewmodel.cells import bounded, clean_lines, one_line
 from tui.viewmodel.ideas import idea_facts, round_number, status
 from tui.widgets.bars import SessionHeader, StageStrip
 from tui.widgets.idea_list import IdeaList
@@ -71,8 +71,7 @@ class GateScreen(SteeringScreen):
         yield StageStrip()
         yield KeyFooter()
 
-    def on_mount(self) -> None:
-        super().on_mount()
+    def begin(self) -> None:
         self.query_one(IdeaList).focus()
         if self._first_shown:
             self.go_to(self._first_shown)
@@ -177,7 +176,9 @@ class GateScreen(SteeringScreen):
         idea = self._undecided()
         if idea is None:
             return
-        edited = await self.app.push_screen_wait(IdeaForm.edit(self.bridge.state_now, idea))
+        edited = await self.app.push_screen_wait(
+            IdeaForm.edit(self.bridge.state_now, idea, [name for name, _ in self.bridge.writers()])
+        )
         if edited is not None:
             text = edited.text
             await self.submit(
@@ -302,5 +303,5 @@ def idea_card(state: SessionState, idea: Idea, advice: str = "") -> Content:
     """All facts of an idea. Its text may come from a model and is never parsed as markup."""
     parts: list[tuple[str, str] | str] = [(f"{idea.id}  {one_line(idea.text.title)}\n\n", "bold")]
     for name, words in idea_facts(state, idea, advice):
-        parts += [(f"{name:<11}", "$text-muted"), f"{clean_lines(words)}\n"]
-    return Content.assemble(*parts, "\n", clean_lines(idea.text.rationale) or "No rationale given.")
+        parts += [(f"{name:<11}", "$text-muted"), f"{clean_lines(bounded(words))}\n"]
+    return Content.assemble(*parts, "\n", clean_lines(bounded(idea.text.rationale)) or "No rationale given.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import ClassVar
 
+from rich.padding import Padding
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +19,7 @@ from tui.screens.dialogs import MOTIONS, Dialog
 
 _BESIDE = 70
 """The width from which keys, names and descriptions have a column each."""
+_CHARTS = "In a focused chart + and - zoom, the arrow keys move it, and 0 shows all of it."
 _LISTS = "Arrow keys move, Tab focuses the next pane, Enter opens. The mouse works everywhere."
 
 
@@ -37,13 +39,17 @@ class HelpScreen(Dialog[None]):
         self._able = able
         self._keymap = keymap
         self._keymap_file = keymap_file
+        self._is_below = False
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="page") as page:
             page.border_title = "Keys and symbols"
-            page.border_subtitle = "Esc closes"
-            yield Static(id="keys")
+            page.border_subtitle = "Esc: close"
+            self._is_below = self._has_little_room
+            yield Static(self._keys(below=self._is_below), id="keys")
             yield Static(_LISTS, markup=False, classes="hint")
+            if self._place is actions.Place.SESSION:
+                yield Static(_CHARTS, markup=False, classes="hint")
             own = f'To change a key, add a line such as  "gate.approve" = "y"  to {self._keymap_file}'
             yield Static(own, markup=False, classes="hint")
             if self._place is not actions.Place.HOME:
@@ -52,12 +58,18 @@ class HelpScreen(Dialog[None]):
     def on_mount(self) -> None:
         self.query_one("#page").focus()
 
+    @property
+    def _has_little_room(self) -> bool:
+        """Whether what an action does stands below its name."""
+        return self.app.size.width < _BESIDE
+
     def on_resize(self) -> None:
         self.call_after_refresh(self._fill)  # a text that changes while it is laid out keeps its height
 
     def _fill(self) -> None:
-        """What an action does stands beside its name, or below it where there is little room."""
-        self.query_one("#keys", Static).update(self._keys(below=self.app.size.width < _BESIDE))
+        if self._has_little_room is not self._is_below:
+            self._is_below = self._has_little_room
+            self.query_one("#keys", Static).update(self._keys(below=self._is_below))
 
     def _keys(self, *, below: bool) -> Table:
         table = Table.grid(padding=(0, 2))
@@ -65,11 +77,12 @@ class HelpScreen(Dialog[None]):
             here = [action for action in found if action in self._able]
             if not here:
                 continue
-            table.add_row(Text(title, "bold underline"))
+            table.add_row(Text.assemble((title, "bold underline")))
             for action in here:
                 keys = actions.key_names(self._keymap.get(action.id, action.key))
                 if below:
-                    table.add_row(Text(keys, "bold"), Text.assemble(action.label, "\n", (action.help, "dim")))
+                    table.add_row(Text.assemble((keys, "bold"), f"  {action.label}"))
+                    table.add_row(Padding(Text(action.help, "dim"), (0, 0, 0, 3)))
                 else:
                     table.add_row(Text(f"  {keys}", "bold"), Text(action.label), Text(action.help, "dim"))
             table.add_row()
@@ -83,7 +96,7 @@ class HelpScreen(Dialog[None]):
         table, painter = Table.grid(padding=(0, 2)), Painter(self)
         for title, entries in legend():
             table.add_row()
-            table.add_row(Text(title, "bold underline"))
+            table.add_row(Text.assemble((title, "bold underline")))
             for symbol, words in entries:
                 drawn = painter.segments(line(symbol), Style())
                 table.add_row(Text.assemble("  ", *((one.text, one.style or "") for one in drawn)), Text(words, "dim"))

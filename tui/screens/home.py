@@ -43,6 +43,8 @@ _WELCOME = (
 TAG_LINE = "Search for faster GPU kernels, with you in control."
 _PROBLEM_KEYS = footer_keys("home.start", "home.refresh", "app.settings", "app.command_palette", "app.quit")
 _SESSION_KEYS = footer_keys("home.open", "home.replay", "home.start", "home.compare", "home.delete")
+_LEAST_TITLE = 14
+"""Columns below which a problem's title says nothing."""
 _REST_SECONDS = 0.15
 """How long the cursor rests before its session is read for the preview."""
 _DEFAULT_PROBLEM = "softmax"
@@ -60,7 +62,30 @@ class OpenMode(StrEnum):
 
 
 class _ProblemList(OptionList):
-    """The problems. Enter before they are read starts the default one."""
+    """The problems; their titles where there is room for some words. Enter before they are read starts the default one."""
+
+    def __init__(self) -> None:
+        super().__init__(id="problems")
+        self._named: tuple[tuple[str, str], ...] = ()
+        self._has_titles = False
+
+    def show(self, named: Sequence[tuple[str, str]]) -> None:
+        """Show these problems: (name, title)."""
+        self._named, self._has_titles = tuple(named), self._fits_titles
+        self.add_options(Option(self._prompt(name, title), id=name) for name, title in named)
+
+    @property
+    def _names_width(self) -> int:
+        return max((len(name) for name, _ in self._named), default=0) + 2
+
+    @property
+    def _fits_titles(self) -> bool:
+        return self.size.width >= self._names_width + _LEAST_TITLE
+
+    def _prompt(self, name: str, title: str) -> Content:
+        if not self._has_titles:
+            return Content.styled(name, "bold")
+        return Content.assemble((name.ljust(self._names_width), "bold"), (title, "$text-muted"))
 
     def action_select(self) -> None:
         if self.option_count:
@@ -70,6 +95,10 @@ class _ProblemList(OptionList):
 
     def on_resize(self) -> None:
         """Keep the highlighted problem in sight where the preview or a small terminal takes room."""
+        if self._fits_titles is not self._has_titles:
+            self._has_titles = self._fits_titles
+            for place, (name, title) in enumerate(self._named):
+                self.replace_option_prompt_at_index(place, self._prompt(name, title))
         self.call_after_refresh(self.scroll_to_highlight)
 
 
@@ -116,6 +145,8 @@ class HomeScreen(Screen[None]):
         """Whether the preview is there: what it needs is imported first."""
         self._was_read = False
         """Whether the list was read before: the focus then stays where it is."""
+        self._left_for: Path | None = None
+        """The session that was opened from here last, which is highlighted on the way back."""
 
     def compose(self) -> ComposeResult:
         yield Static(_brand(), id="brand")
@@ -123,7 +154,7 @@ class HomeScreen(Screen[None]):
             sessions = SessionTable(self._clock, self._searched, id="sessions")
             sessions.border_title = "Sessions"
             yield sessions
-            problems = _ProblemList(id="problems")
+            problems = _ProblemList()
             problems.border_title = "Problems"
             yield problems
         yield Static(_WELCOME, id="welcome", markup=False)
@@ -160,12 +191,8 @@ class HomeScreen(Screen[None]):
     def _show_problems(self, problems: Sequence[Problem]) -> None:
         self._problems = problems
         names = [problem.name for problem in problems]
-        width = max(map(len, names), default=0) + 2
-        listed = self.query_one("#problems", OptionList)
-        listed.add_options(
-            Option(Content.assemble((problem.name.ljust(width), "bold"), (problem.title, "$text-muted")), id=problem.name)
-            for problem in problems
-        )
+        listed = self.query_one("#problems", _ProblemList)
+        listed.show([(problem.name, problem.title) for problem in problems])
         listed.highlighted = names.index(_DEFAULT_PROBLEM) if _DEFAULT_PROBLEM in names else 0
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -181,9 +208,10 @@ class HomeScreen(Screen[None]):
     async def action_refresh(self) -> None:
         """Reload the list of sessions."""
         self._fill(await while_shown(self, asyncio.to_thread(_summaries)))
-        if not self._was_read and any(not one.shipped for one in self._sessions_table.sessions):
+        returns = self._left_for is not None and self._sessions_table.highlight(self._left_for)
+        if returns or (not self._was_read and any(not one.shipped for one in self._sessions_table.sessions)):
             self.query_one("#sessions").focus()
-        self._was_read = True
+        self._was_read, self._left_for = True, None
 
     def _fill(self, summaries: Sequence[store.SessionSummary]) -> None:
         """The engineer's own sessions first, then the examples; with examples alone the welcome stays."""
@@ -209,7 +237,7 @@ class HomeScreen(Screen[None]):
         on_problems = isinstance(self.focused, OptionList) or one is None
         self.query_one(KeyFooter).keys = _PROBLEM_KEYS if on_problems else _SESSION_KEYS
         if on_problems or one is None:
-            about.update("Enter: new session on the highlighted problem.\nEnter again starts it with default settings.")
+            about.update("Enter: new session on this problem\nEnter again: start with defaults")
         elif one.shipped:
             about.update(f"{one.folder}\nAn example, recorded on {one.device}. Enter: replay it")
         elif one.status == "unreadable":
@@ -218,8 +246,7 @@ class HomeScreen(Screen[None]):
             from tui.viewmodel.ideas import awaiting_approval
 
             state = one.reason if one.status == "closed" else awaiting_approval(one.awaiting) if one.awaiting else "open"
-            kernels = f"{one.verified} of {one.kernels} kernels verified"
-            about.update(f"{one.folder}\n{one.problem} {one.workload} on {one.device} · {kernels} · {state}")
+            about.update(f"{one.folder}\n{one.problem} {one.workload} on {one.device} · {state}")
         if self._is_loaded:
             self._show_preview()
 
@@ -267,6 +294,7 @@ class HomeScreen(Screen[None]):
         elif one.status == "unreadable":
             self.notify(one.reason, severity="warning", markup=False)
         else:
+            self._left_for = one.folder
             self.post_message(self.OpenRequested(one.folder, mode))
 
     @on(OptionList.OptionSelected, "#problems")
@@ -288,6 +316,7 @@ class HomeScreen(Screen[None]):
 
         bridge = await self.app.push_screen_wait(NewSessionForm(self._opener, problem))
         if bridge is not None:
+            self._left_for = bridge.folder
             self.post_message(self.SessionBegun(bridge))
 
     @work(exclusive=True, group="compare")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -15,11 +16,11 @@ from textual.widgets import Button, Input, Label, Select, Static, TextArea
 from engine.domain import queries
 from engine.domain.model import CATEGORIES, IdeaText
 from engine.domain.state import Idea, SessionState
-from tui.bridge import writer_error
 from tui.screens.dialogs import Dialog, FieldError, show_beside
 from tui.viewmodel.cells import clean_lines, one_line
 
 _MOST_BRANCHES = 64
+_MOST_TITLE = 200
 _EMPTY = IdeaText("", CATEGORIES[0], "")
 
 
@@ -46,15 +47,23 @@ class IdeaForm(Dialog[IdeaInput | None]):
     ]
 
     def __init__(
-        self, title: str, given: IdeaInput, state: SessionState, *, new: bool, materials: tuple[str, ...] = ()
+        self,
+        title: str,
+        given: IdeaInput,
+        state: SessionState,
+        *,
+        new: bool,
+        materials: tuple[str, ...] = (),
+        writers: Sequence[str] = (),
     ) -> None:
-        """``materials``: attached kernels, only shown."""
+        """``materials``: attached kernels, only shown. ``writers``: those to choose from, of an idea that is edited."""
         super().__init__()
         self._materials = materials
         self._title = title
         self._given = given
         self._state = state
         self._new = new
+        self._writers = writers
 
     @classmethod
     def new(cls, state: SessionState, parent: str, text: IdeaText = _EMPTY, materials: tuple[str, ...] = ()) -> Self:
@@ -65,15 +74,16 @@ class IdeaForm(Dialog[IdeaInput | None]):
         return cls("New idea", IdeaInput(text, aim, branch), state, new=True, materials=materials)
 
     @classmethod
-    def edit(cls, state: SessionState, idea: Idea) -> Self:
+    def edit(cls, state: SessionState, idea: Idea, writers: Sequence[str]) -> Self:
         """For an idea that awaits approval."""
         given = IdeaInput(idea.text, idea.parent, idea.branch, writer=idea.writer)
-        return cls(f"Edit {idea.id}", given, state, new=False, materials=idea.materials)
+        return cls(f"Edit {idea.id}", given, state, new=False, materials=idea.materials, writers=writers)
 
     def compose(self) -> ComposeResult:
         given = self._given
         with VerticalScroll(classes="form") as box:
             box.border_title = Content(one_line(self._title))
+            box.border_subtitle = Content(f"Ctrl-S: {'propose' if self._new else 'save'} · Esc: cancel")
             box.can_focus = False
             with Grid():
                 yield Label("Title")
@@ -90,13 +100,15 @@ class IdeaForm(Dialog[IdeaInput | None]):
                 yield Input(predicted, id="predicted", compact=True, placeholder="speedup over the parent, e.g. 1.4")
                 if not self._new:
                     yield Label("Writer")
-                    yield Input(given.writer, id="writer", compact=True, placeholder="empty: the session's writer")
+                    known = dict.fromkeys((*filter(None, [given.writer]), *self._writers))
+                    writers = [(Content("the session's"), ""), *((Content(one_line(name)), name) for name in known)]
+                    yield Select(writers, value=given.writer, allow_blank=False, id="writer", compact=True)
                 if self._materials:
                     yield Label("Attached")
                     yield Static(", ".join(self._materials), markup=False)
                 yield Static("", id="message", markup=False)
             area = TextArea(clean_lines(given.text.rationale), id="rationale", soft_wrap=True, tab_behavior="focus")
-            area.border_title = "Rationale: the parent's bottleneck, the change, the expected effect"
+            area.border_title = "Rationale: bottleneck, change, expected effect"
             yield area
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
@@ -125,8 +137,8 @@ class IdeaForm(Dialog[IdeaInput | None]):
     def _answer(self, *, by_hand: bool) -> None:
         title, parent, branch = (self.query_one(f"#{name}", Input).value.strip() for name in ("title", "parent", "branch"))
         predicted = self.query_one("#predicted", Input).value.strip().rstrip("×x")
-        writer = "" if self._new else self.query_one("#writer", Input).value.strip()
-        error = self._error(title, parent, branch, predicted, writer)
+        writer = "" if self._new else str(self.query_one("#writer", Select).value)
+        error = self._error(title, parent, branch, predicted)
         if error is not None:
             show_beside(self, error.field, error.words)
             return
@@ -136,18 +148,20 @@ class IdeaForm(Dialog[IdeaInput | None]):
         )  # fmt: skip
         self.dismiss(IdeaInput(text, parent or None, int(branch), by_hand, writer))
 
-    def _error(self, title: str, parent: str, branch: str, predicted: str, writer: str) -> FieldError | None:
+    def _error(self, title: str, parent: str, branch: str, predicted: str) -> FieldError | None:
         """The first error, from top to bottom."""
         if not title:
             return FieldError("title", "An idea needs a title.")
+        if len(title) > _MOST_TITLE:
+            words = f"Title: {len(title):,} characters, more than {_MOST_TITLE}; put the rest into the rationale."
+            return FieldError("title", words)
         if parent and parent not in self._state.kernels:
             return FieldError("parent", f"Unknown kernel {parent}.")
         if not branch.isdecimal() or not 1 <= int(branch) <= _MOST_BRANCHES:
             return FieldError("branch", f"Kernels: enter a number from 1 to {_MOST_BRANCHES}.")
         if predicted and not _positive(predicted):
             return FieldError("predicted", f"Predicted: {predicted} is not a speedup; enter 1.4.")
-        wrong = writer_error(writer) if writer else ""
-        return FieldError("writer", f"Writer: {wrong}") if wrong else None
+        return None
 
 
 def _positive(text: str) -> bool:

@@ -177,7 +177,8 @@ class KernelActionScreen(TransportScreen):
         state, kernel = self.bridge.state_now, self._selected_kernel()
         other = state.kernels.get(self.marked)
         if kernel is None or other is None or other.id == kernel.id:
-            self.notify("Mark a kernel first: press m on it, then X on the other.", markup=False)
+            keys = (self.key_of("session.mark"), self.key_of("session.combine"))
+            self.notify(f"Mark a kernel first: press {keys[0]} on it, then {keys[1]} on the other.", markup=False)
             return
         title = f"Combine {other.id} with {kernel.id}"
         why = f"Combine {other.id} ({kernels.title(state, other)}) and {kernel.id} ({kernels.title(state, kernel)})."
@@ -194,11 +195,12 @@ class KernelActionScreen(TransportScreen):
             return
         open_ideas = [i for i in state.ideas.values() if not i.implemented and i.status is not IdeaStatus.REJECTED]
         if not open_ideas:
-            self.notify("Every idea has its code or is rejected: press i to add an idea.", markup=False)
+            key = self.key_of("steer.idea")
+            self.notify(f"Every idea has its code or is rejected: press {key} to add an idea.", markup=False)
             return
         choices = [Choice(i.id, f"{'✓ ' if kernel.id in i.materials else '  '}{i.id}", i.text.title) for i in open_ideas]
         title = f"Attach {kernel.id} to an idea"
-        idea = await self.app.push_screen_wait(Choose(title, choices))
+        idea = await self.app.push_screen_wait(Choose(title, choices, cuts=True))
         if idea is not None:
             await self.toggle_attached(idea, kernel.id)
 

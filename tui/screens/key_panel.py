@@ -37,7 +37,7 @@ class KeyPanel(Dialog[str | None]):
         background: transparent;
         & > VerticalScroll {
             height: auto; max-height: 70%; border-top: solid $border; background: $panel; padding: 0 1;
-            border-title-style: bold; border-subtitle-color: $text-muted;
+            border-title-style: bold;
         }
     }
     """
@@ -51,8 +51,7 @@ class KeyPanel(Dialog[str | None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as panel:
-            panel.border_title = Content("Keys")
-            panel.border_subtitle = Content("the next key acts · Esc: nothing")
+            panel.border_title = Content("Keys · the next key acts · Esc: close")
             yield Static(self._keys())
 
     def _keys(self) -> Group:

@@ -43,6 +43,7 @@ class _NumbersForm(Dialog[Numbers | None], Generic[Numbers]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="form") as box:
             box.border_title = self.FORM_TITLE
+            box.border_subtitle = "Ctrl-S: save · Esc: cancel"
             yield Label(self.WORDS, classes="hint")
             with Grid():
                 for name, label, words, _ in self.FIELDS:
@@ -103,7 +104,7 @@ class PausesForm(_NumbersForm[Pauses]):
     """Where the session pauses."""
 
     FORM_TITLE = "Pause at"
-    WORDS = "The session pauses when one condition holds; P resumes it. Empty: no condition."
+    WORDS = "The session pauses when one condition holds, until you resume it. Empty: no condition."
     FIELDS = (
         Field("tokens", "Tokens", "above this many", whole=True),
         Field("usd", "Dollars", "above this amount"),

@@ -30,7 +30,11 @@ class MachineCodeScreen(Dialog[None]):
     CSS = """
     MachineCodeScreen {
         align: center middle;
-        & > Vertical { width: 94%; height: 92%; border: round $border; background: $surface; border-title-style: bold; }
+        background: $background 60%;
+        & > Vertical {
+            width: 98%; height: 96%; border: round $primary; background: $surface;
+            border-title-style: bold; border-subtitle-color: $text-muted;
+        }
         & LinesView { height: 1fr; }
     }
     """
@@ -53,7 +57,7 @@ class MachineCodeScreen(Dialog[None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             words = f" compared with {self._against}" if self._against else ""
-            box.border_title = Content(f"machine code of {self._kernel.id}{words}")
+            box.border_title = Content(f"Machine code of {self._kernel.id}{words}")
             yield LinesView()
 
     def on_mount(self) -> None:
@@ -94,11 +98,11 @@ class MachineCodeScreen(Dialog[None]):
         page.lines = draw(found, self._bridge.code_of(self._kernel), self._kernel.dialect, page.size.width)
 
     def _keys(self) -> Iterator[str]:
+        yield "Esc: close"
         if self._can_sort:
-            yield "h listing" if self._hottest_first else "h hottest first"
+            yield "h: listing" if self._hottest_first else "h: hottest first"
         if self._can_sample:
-            yield "H samples it"
-        yield "Esc closes"
+            yield "H: sample it"
 
     @property
     def _can_sort(self) -> bool:
@@ -134,7 +138,7 @@ class MachineCodeScreen(Dialog[None]):
     def _say(self, words: str) -> None:
         page = self.query_one(LinesView)
         page.lines = (BLANK, *paragraph(words, page.size.width))
-        self.query_one(Vertical).border_subtitle = Content("Esc closes")
+        self.query_one(Vertical).border_subtitle = Content("Esc: close")
 
     def action_close(self) -> None:
         """Return to the session."""

@@ -55,6 +55,7 @@ class ModelsForm(Dialog[ModelSettings | None]):
         texts = models_text(self._given)
         with Vertical(classes="form") as box:
             box.border_title = "Models"
+            box.border_subtitle = "Ctrl-S: save · Esc: cancel"
             yield Label("For later calls. ROLE=VALUE is for one role: ideas, code or repair.", classes="hint")
             with Grid():
                 for name, label, words in FIELDS:

@@ -19,11 +19,11 @@ from textual.suggester import SuggestFromList
 from textual.widgets import Button, Input, Label, Select, Static
 
 from engine.domain import regimes
-from engine.domain.errors import EspalierError, ProblemError
+from engine.domain.errors import EspalierError, ProblemError, ProposerError
 from engine.domain.model import Problem
 from engine.domain.model_text import parse_duration
 from engine.domain.settings import Limits, Settings
-from tui.bridge import Bridge, NewSession, check_dialect, default_workload, find_problem, read_seed
+from tui.bridge import Bridge, NewSession, check_dialect, check_settings, default_workload, find_problem, read_seed
 from tui.opener import SessionOpener
 from tui.removals import is_going
 from tui.screens.dialogs import Dialog, show_beside
@@ -80,6 +80,7 @@ class NewSessionForm(Dialog[Bridge | None]):
         devices = self._opener.devices()
         with VerticalScroll(classes="form") as box:
             box.border_title = "New session"
+            box.border_subtitle = "Ctrl-S: start · Esc: cancel"
             box.can_focus = False
             with Grid():
                 yield Label("Problem")
@@ -189,8 +190,9 @@ class NewSessionForm(Dialog[Bridge | None]):
         except EspalierError as error:
             if not is_going(self):
                 self.remove_class("-starting")
-                self._show_error(str(error))
-                self.query_one("#start").focus()
+                self._show_error(str(error), "source" if isinstance(error, ProposerError) else "")
+                if not isinstance(error, ProposerError):
+                    self.query_one("#start").focus()
         else:
             self.dismiss(bridge)
 
@@ -234,6 +236,8 @@ class NewSessionForm(Dialog[Bridge | None]):
             regime=self._chosen("regime"),
             limits=limits,
         )
+        self._field = "source"
+        check_settings(settings.models)
         self._field = "seed"
         seeds = (read_seed(seed, {}, problem),) if seed else ()
         for one in seeds:

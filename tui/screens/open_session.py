@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Label, LoadingIndicator, Static
+from textual.widgets import Static
 
 from engine.domain.errors import EspalierError
 from tui.bridge import Bridge, Say
@@ -41,9 +41,8 @@ class OpenSessionDialog(Dialog[Bridge | EspalierError | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
             box.border_title = Content(self._title)
+            box.border_subtitle = Content("Esc: cancel")
             yield Static("", id="steps", markup=False)
-            yield LoadingIndicator()
-            yield Label("Esc: cancel", classes="hint")
 
     def on_mount(self) -> None:
         self._say(FIRST_STEP)

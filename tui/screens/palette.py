@@ -44,6 +44,10 @@ class Palette(CommandPalette, DismissOnceScreen[None]):
     """
 
     gives_way = True
+
+    def __init__(self) -> None:
+        super().__init__(placeholder="an action, a kernel or an idea …")
+
     VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-high")]  # noqa: RUF012  # an instance variable of Screen
     DEFAULT_CSS = """
     Palette {

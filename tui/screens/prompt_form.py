@@ -17,8 +17,9 @@ from engine.domain.state import ModelCall
 from tui.bridge import Bridge
 from tui.footer_key import FooterKey
 from tui.screens.dialogs import Dialog
+from tui.viewmodel.cells import one_line
 from tui.viewmodel.fmt import counted
-from tui.viewmodel.stages import calls_by_hand
+from tui.viewmodel.stages import calls_by_hand, purpose, refused_before
 from tui.widgets.key_footer import KeyFooter
 
 _KEYS = (
@@ -29,7 +30,10 @@ _MOST_BYTES = 4 << 20
 
 
 class PromptForm(Dialog[tuple[ModelCall, str] | None]):
-    """Answers with a call and its reply, pasted or from a file; or ``None``: the prompt stays open."""
+    """Answers with a call and its reply, pasted or from a file; or ``None``: the prompt stays open.
+
+    A reply that does not answer the prompt is told, and given if it is sent once more.
+    """
 
     CSS_PATH = "forms.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -44,6 +48,8 @@ class PromptForm(Dialog[tuple[ModelCall, str] | None]):
         self._bridge = bridge
         self._calls = calls_by_hand(bridge.state_now)
         self._at = 0
+        self._refused = ""
+        """The reply that was told to be unusable."""
 
     @property
     def call(self) -> ModelCall:
@@ -67,7 +73,7 @@ class PromptForm(Dialog[tuple[ModelCall, str] | None]):
             with Horizontal(classes="buttons"):
                 yield Button("Later", id="cancel", compact=True)
                 yield Button("Copy prompt", id="copy", compact=True)
-                yield Button("Answer (Ctrl-S)", id="send", variant="primary", compact=True)
+                yield Button("Answer", id="send", variant="primary", compact=True)
         yield KeyFooter(_KEYS if len(self._calls) > 1 else _KEYS[:-1])
 
     def on_mount(self) -> None:
@@ -77,9 +83,10 @@ class PromptForm(Dialog[tuple[ModelCall, str] | None]):
     def _show(self) -> None:
         call = self.call
         more = f" · prompt {self._at + 1} of {len(self._calls)}, Ctrl-N: next" if len(self._calls) > 1 else ""
-        text = self._prompt()
-        words = f"{call.id}: {call.role.value} for {call.work} · {counted(len(text), 'character')}{more}"
-        self.query_one("#which", Static).update(f"{words}\n{self._bridge.blob_path(call.prompt)}")
+        text, before = self._prompt(), refused_before(self._bridge.state_now, call)
+        words = f"{call.id}: {purpose(self._bridge.state_now, call)} · {counted(len(text), 'character')}{more}"
+        reason = f"\n{before.id} was refused: {one_line(before.reason)}" if before is not None else ""
+        self.query_one("#which", Static).update(f"{words}{reason}\n{self._bridge.blob_path(call.prompt)}")
         self.query_one("#prompt", TextArea).load_text(text)
 
     def _prompt(self) -> str:
@@ -103,9 +110,10 @@ class PromptForm(Dialog[tuple[ModelCall, str] | None]):
     @on(Input.Submitted)
     def action_send(self) -> None:
         """Answer with the pasted text, or with the content of the file."""
-        reply = self.query_one("#reply", TextArea).text
+        reply, field = self.query_one("#reply", TextArea).text, "reply"
         file = self.query_one("#file", Input).value.strip()
         if file and not reply.strip():
+            field = "file"
             try:
                 reply = _read_reply(Path(file).expanduser())
             except (OSError, ValueError, RuntimeError) as error:
@@ -113,6 +121,11 @@ class PromptForm(Dialog[tuple[ModelCall, str] | None]):
                 return
         if not reply.strip():
             self._show_error("reply", "No reply: paste it, or enter a file.")
+            return
+        wrong = self._bridge.unusable_reply(self.call, reply)
+        if wrong and reply != self._refused:
+            self._refused = reply
+            self._show_error(field, f"Not usable: {wrong}. Ctrl-S again gives it anyway.")
             return
         self.dismiss((self.call, reply))
 

@@ -112,8 +112,8 @@ class SessionScreen(ArrangedScreen):
         yield bar
         yield KeyFooter()
 
-    def on_mount(self) -> None:
-        super().on_mount()
+    def begin(self) -> None:
+        super().begin()
         self.query_one(KernelTree).focus()
 
     def watch_state(self, state: SessionState | None) -> None:
@@ -362,7 +362,6 @@ class SessionScreen(ArrangedScreen):
             self.set_class(pane in event.widget.ancestors, "-page")
 
     def on_resize(self) -> None:
-        super().on_resize()
         self.call_after_refresh(self._focus_again, self.query_one("#pane"))
 
     def _show_tree(self) -> None:

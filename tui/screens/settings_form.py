@@ -53,6 +53,7 @@ class SettingsForm(Dialog[Preferences | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="form") as box:
             box.border_title = "Settings of the screen"
+            box.border_subtitle = "Ctrl-S: save · Esc: cancel"
             with Grid():
                 yield Label("Theme")
                 yield Select(_THEMES, value=self._given.theme, allow_blank=False, id="theme", compact=True)
@@ -66,7 +67,7 @@ class SettingsForm(Dialog[Preferences | None]):
             yield Static(f"Kept in {self._file}.", markup=False, classes="hint")
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
-                yield Button("Save (Ctrl-S)", id="done", variant="primary", compact=True)
+                yield Button("Save", id="done", variant="primary", compact=True)
 
     @on(Button.Pressed, "#done")
     def action_done(self) -> None:

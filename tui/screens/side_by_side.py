@@ -28,7 +28,7 @@ class SideBySideScreen(Dialog[None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="page") as page:
             page.border_title = "Sessions side by side"
-            page.border_subtitle = "Esc closes"
+            page.border_subtitle = "Esc: close"
             yield LinesView()
 
     def on_mount(self) -> None:

@@ -33,7 +33,7 @@ from tui.screens.seed_form import SeedForm
 from tui.viewmodel import estimate, kernels
 from tui.viewmodel.fmt import about, counted
 from tui.viewmodel.ideas import nobody_writes
-from tui.viewmodel.stages import call_label, calls_by_hand, open_calls
+from tui.viewmodel.stages import call_label, calls_by_hand, open_calls, works_words
 from tui.widgets.bars import SessionHeader, StageStrip
 
 FRAMES_A_SECOND = 10
@@ -41,6 +41,8 @@ _WORKING_SECONDS = 0.25
 """The shortest time between two frames while work runs: drawing takes the processor that builds and measures. A command of the
 engineer is drawn at once."""
 _RESTING_SECONDS = 1.0
+_TINY = 9
+"""Rows below which the screen has one line of header, and no strips."""
 _MOST_CHOICES = 400
 _LONGEST_WAIT = 86_400
 _OTHER_WRITER = "…"
@@ -70,6 +72,13 @@ class BridgeScreen(DismissOnceScreen[None]):
     def on_mount(self) -> None:
         self.set_interval(1 / FRAMES_A_SECOND, self._next_frame)
         self.drain()
+        self.begin()
+
+    def begin(self) -> None:
+        """Called once, after the first frame. A handler of Textual's would be called for each class that has one."""
+
+    def on_resize(self) -> None:
+        self.set_class(self.app.size.height < _TINY, "-tiny")
 
     def _next_frame(self) -> None:
         """Draw; less often while work runs. At rest, where nothing runs and nothing changed, only the clock, once a second, and
@@ -349,7 +358,7 @@ class SteeringScreen(BridgeScreen):
             figure = "".join(cell.text for cell in kernels.label(state, name))
             label = f"{'✓ ' if name in chosen else '  '}{figure}"
             choices.append(Choice(name, label, kernels.title(state, state.kernels[name])))
-        return await self.app.push_screen_wait(Choose(title, choices, present))
+        return await self.app.push_screen_wait(Choose(title, choices, present, cuts=True))
 
     @work
     async def action_instruct(self) -> None:
@@ -367,7 +376,11 @@ class SteeringScreen(BridgeScreen):
 
     async def action_retry(self) -> None:
         """Retry the failed work."""
-        await self.attempt(self.bridge.retry())
+        state = self.bridge.state_now
+        if failed := {**self.bridge.stopped, **state.broken, **state.called_off}:
+            await self.attempt(self.bridge.retry(), f"Retrying: {works_words(failed)}.")
+        else:
+            self.notify("Nothing failed: there is nothing to retry.", markup=False)
 
     @work
     async def action_end(self) -> None:

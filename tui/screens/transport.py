@@ -83,7 +83,7 @@ class TransportScreen(SteeringScreen):
             return
         words = f"The new session starts with the first {position} events of {bridge.name}, which does not change.\n\n"
         words += forking.left_words(left_behind(entries, position))
-        if await self.app.push_screen_wait(Confirm("Fork from here?", words, "Fork")):
+        if await self.app.push_screen_wait(Confirm("Fork from here?", words, "Fork", destroys=False)):
             self.post_message(self.ForkRequested(bridge.folder, position))
 
     async def _choose_point(self, entries: Sequence[e.Entry]) -> int | None:

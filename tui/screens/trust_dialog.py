@@ -55,10 +55,10 @@ class TrustDialog(Dialog[TrustAnswer]):
                         yield Static(name, classes="name", markup=False)
                         yield Static(Content.styled(printable(value.text), _STYLES.get(value.tone, "")), classes="value")
             with Horizontal(classes="buttons"):
-                yield Button("Cancel", id="cancel")
+                yield Button("Cancel", id="cancel", compact=True)
                 if self._asked.kind is PathKind.SESSION:
-                    yield Button("Replay (r)", id="replay")
-                yield Button("Trust (t)", id="trust", variant="error")
+                    yield Button("Replay (r)", id="replay", compact=True)
+                yield Button("Trust (t)", id="trust", variant="error", compact=True)
 
     @on(Button.Pressed, "#trust")
     def action_trust(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 from rich.text import Text
@@ -19,10 +20,13 @@ from tui import actions
 from tui.bridge import Bridge
 from tui.footer_key import footer_keys
 from tui.screens.steering import BridgeScreen
-from tui.viewmodel.cells import Cell, Ink
+from tui.viewmodel.cells import Cell, Ink, cut, width
 from tui.viewmodel.workload_table import MEAN, workload_table
 from tui.widgets.key_footer import KeyFooter
 
+_NAME_SHARE = 3
+"""The names of kernels, which stay in sight, take at most one part in so many."""
+_LEAST_NAME = 12
 _KEYS = footer_keys("workloads.sort", "workloads.back")
 
 
@@ -33,7 +37,7 @@ class WorkloadsScreen(BridgeScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*actions.bindings(actions.Place.WORKLOADS)]
     CSS = """
     WorkloadsScreen {
-        #title { height: 1; background: $panel; }
+        #title { width: 100%; height: 1; background: $panel; text-wrap: nowrap; text-overflow: ellipsis; }
         #table { height: 1fr; padding: 0 1; background: $background; }
     }
     """
@@ -51,6 +55,10 @@ class WorkloadsScreen(BridgeScreen):
         yield table
         yield KeyFooter(_KEYS)
 
+    def on_resize(self) -> None:
+        if self.state is not None:
+            self._draw(self.state)
+
     def watch_state(self, state: SessionState | None) -> None:
         if state is not None:
             self._draw(state)
@@ -63,11 +71,15 @@ class WorkloadsScreen(BridgeScreen):
         table = self.query_one("#table", DataTable)
         at = table.cursor_coordinate
         table.clear(columns=True)
-        table.add_column(Text("kernel", "bold"))
-        for head in found.heads:
-            table.add_column(Text(f"{head} ▾" if head == found.sorted_by else head, "bold"), key=head)
+        longest = max((width(row.name.text) for row in found.rows), default=0)
+        room = min(longest, max(_LEAST_NAME, self.app.size.width // _NAME_SHARE))
+        table.add_column(Text("kernel", "bold"), width=max(room, len("kernel")))
+        for place, head in enumerate(found.heads):
+            title = f"{head} ▾" if head == found.sorted_by else head
+            wide = max([width(title), *(width(row.cells[place].text) for row in found.rows)])
+            table.add_column(Text(title, "bold"), key=head, width=wide)
         for row in found.rows:
-            table.add_row(_text(row.name), *(_text(cell, right=True) for cell in row.cells))
+            table.add_row(_text(replace(row.name, text=cut(row.name.text, room))), *map(_text, row.cells))
         self._heads, self._kernels = found.heads, tuple(row.kernel for row in found.rows)
         table.cursor_coordinate = at
 
@@ -96,6 +108,6 @@ class WorkloadsScreen(BridgeScreen):
         self.dismiss()
 
 
-def _text(cell: Cell, *, right: bool = False) -> Text:
+def _text(cell: Cell) -> Text:
     style = "bold" if cell.ink is Ink.BEST else "dim" if cell.ink in (Ink.FAINT, Ink.UNDECIDED) else ""
-    return Text(cell.text, style, justify="right" if right else "left")
+    return Text(cell.text, style)

@@ -10,8 +10,9 @@ from engine.domain.state import Idea, SessionState
 from engine.domain.work import WorkKey, WorkKind
 from tui.viewmodel import kernels
 from tui.viewmodel.cells import Cell, Ink, Line, cut, line, one_line, width
+from tui.viewmodel.fmt import capitalised
 from tui.viewmodel.ideas import awaiting_approval
-from tui.viewmodel.stages import awaiting_answer, calls_by_hand
+from tui.viewmodel.stages import awaiting_answer, calls_by_hand, work_words
 from tui.viewmodel.tree_facts import tree_facts
 
 Remedy = tuple[str, str]
@@ -64,7 +65,7 @@ def banner(state: SessionState, source: Source, waiting: tuple[Idea, ...]) -> Ba
         return Banner(reason, (("steer.idea", "add an idea"), *_retry(source)), Ink.WARN)
     if stopped := source.stopped or ({} if state.closed is not None else state.broken):
         work, reason = next(iter(stopped.items()))
-        return Banner(f"{work} failed: {one_line(reason)}", _remedies(work, source), Ink.BAD)
+        return Banner(f"{capitalised(work_words(work))} failed: {one_line(reason)}", _remedies(work, source), Ink.BAD)
     if state.closed is not None:
         return _ended(state, source)
     if prompts := calls_by_hand(state):
@@ -126,7 +127,7 @@ def _ended(state: SessionState, source: Source) -> Banner:
         *(_ON_QUARANTINED if held else ()), ("steer.limits", "more rounds"), *_export(state, name),
         ("", f"espalier replay {name}"), ("steer.idea", "add an idea"), ("steer.seed", "seed a kernel"),
     )  # fmt: skip
-    return Banner(_GAP.join(filter(None, parts)), remedies, Ink.STRONG, "Next: ")
+    return Banner(_GAP.join(filter(None, parts)), remedies, Ink.STRONG, "Next")
 
 
 def _ended_elsewhere(state: SessionState, source: Source) -> Banner | None:
@@ -136,7 +137,7 @@ def _ended_elsewhere(state: SessionState, source: Source) -> Banner | None:
     play: tuple[Remedy, ...] = (("replay.play", "play"),) if source.replays else ()
     name = source.shell_name
     remedies = (*play, ("session.fork", "fork"), *_export(state, name), *_resumed(source))
-    return Banner("", remedies, Ink.FAINT, "Next: ")
+    return Banner("", remedies, Ink.FAINT, "Next")
 
 
 def _resumed(source: Source) -> tuple[Remedy, ...]:
@@ -155,8 +156,9 @@ def lines(shown: Banner, key: Callable[[str], str], room: int, rows: int = 2) ->
     """
     remedies = [f"{key(action)}: {words}" if action else words for action, words in shown.remedies]
     hints = _GAP.join(remedies)
+    headed = cut(f" {_GAP.join(filter(None, (shown.heading, hints)))}", room)
     if not shown.words:
-        return (line(Cell(cut(f" {shown.heading}{hints}", room), shown.ink)),) if rows > 1 else ()
+        return (line(Cell(headed, shown.ink)),) if rows > 1 else ()
     words = f" {shown.words}"
     if not shown.heading and width(words) + len(_GAP) + width(hints) < room:
         return (line(Cell(f"{words}{_GAP}{hints}", shown.ink)),)
@@ -167,5 +169,5 @@ def lines(shown: Banner, key: Callable[[str], str], room: int, rows: int = 2) ->
         return (line(Cell(f"{cut(words, room - len(_GAP) - width(hints))}{_GAP}{hints}", shown.ink)),)
     return (
         line(Cell(cut(words, room), shown.ink)),
-        line(Cell(cut(f" {shown.heading}{hints}", room), Ink.FAINT if shown.heading else shown.ink)),
+        line(Cell(headed, Ink.FAINT if shown.heading else shown.ink)),
     )

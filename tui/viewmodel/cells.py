@@ -109,6 +109,12 @@ class Line:
 
 
 BLANK = Line()
+LONGEST_LINE = 8_000
+"""Characters of a text that is shown on one line: more than any terminal has columns."""
+LONGEST_TEXT = 64_000
+"""Characters of a text that is shown wrapped. Compilers and strangers write megabytes, which take seconds to lay out."""
+MOST_LINES = 4_000
+"""Lines of an output that are shown, half of them its last."""
 _WORDS = re.compile(r"\s*\S+\s*|\s+")
 _FIRST_WORD, _LAST_WORD = re.compile(r"\S+"), re.compile(r"\S+$")
 
@@ -121,7 +127,7 @@ def line(*parts: Cell | str, ground: Ground = Ground.NONE) -> Line:
 
 def from_report(spans: report.Line) -> Line:
     """A line of the engine's reports, with tones as inks."""
-    return Line(tuple(Cell(clean(span.text), Ink(span.tone.value)) for span in spans))
+    return Line(tuple(Cell(clean(bounded(span.text, LONGEST_LINE)), Ink(span.tone.value)) for span in spans))
 
 
 def merge_cells(cells: Iterable[Cell]) -> tuple[Cell, ...]:
@@ -137,6 +143,20 @@ def join_cells(parts: Iterable[Sequence[Cell]], separator: Cell) -> tuple[Cell, 
         if part:
             cells.extend((separator, *part) if cells else part)
     return tuple(cells)
+
+
+def bounded(text: str, most: int = LONGEST_TEXT) -> str:
+    """The text, or its beginning with the number of characters that are left out."""
+    return text if len(text) <= most else f"{text[:most]} … and {len(text) - most:,} more characters"
+
+
+def output_lines(text: str) -> list[str]:
+    """The cleaned lines of an output; of a long one the first and the last, each with a bounded length."""
+    found = text.rstrip().splitlines()
+    half = MOST_LINES // 2
+    if len(found) > MOST_LINES:
+        found = [*found[:half], f"⋯ {len(found) - MOST_LINES:,} lines are not shown", *found[-half:]]
+    return [clean(bounded(one, LONGEST_LINE)) for one in found]
 
 
 def clean(text: str) -> str:
@@ -164,8 +184,8 @@ def _replacement(char: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text on one line, cleaned."""
-    return clean(report.one_line(text))
+    """The text on one line, cleaned; of a long one the beginning."""
+    return clean(report.one_line(bounded(text, LONGEST_LINE)))
 
 
 @lru_cache(maxsize=4096)
@@ -264,10 +284,10 @@ def pad_cells(cells: Sequence[Cell], room: int, *, right: bool = False) -> tuple
 def wrap(text: str, room: int) -> list[str]:
     """The text wrapped at words into lines of at most ``room`` cells; longer words are broken.
 
-    Line breaks of the text stay; an empty text has no lines.
+    Line breaks of the text stay; an empty text has no lines. Of a long text the beginning is shown.
     """
     lines: list[str] = []
-    for paragraph in text.strip().splitlines():
+    for paragraph in bounded(text.strip()).splitlines():
         lines.extend(_wrap_paragraph(clean(paragraph), max(1, room)))
     return lines
 

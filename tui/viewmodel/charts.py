@@ -77,10 +77,10 @@ def speedup_chart(state: SessionState, selected: str, view: PlotWindow, room: in
 
 
 _CLIMB_LEGENDS = (
-    "─ incumbent, by races   ◇ best measured   ● measured   ○ screened   ◆ selected",
-    "─ incumbent  ◇ best measured  ● measured  ○ screened  ◆ selected",
-    "─ incumbent  ◇ best  ○ screened  ◆ selected",
-    "─ incumbent  ◇ best  ◆ selected",
+    "╭─ incumbent, by races   ◇ best measured   ● measured   ○ screened   ◆ selected",
+    "╭─ incumbent  ◇ best measured  ● measured  ○ screened  ◆ selected",
+    "╭─ incumbent  ◇ best  ○ screened  ◆ selected",
+    "╭─ incumbent  ◇ best  ◆ selected",
 )
 _ROOF_LEGENDS = ("● measured   ○ screened   ◆ selected", "○ screened  ◆ selected")
 

@@ -7,12 +7,14 @@ from functools import lru_cache
 
 from pygments.lexer import Lexer  # type: ignore[import-untyped]  # pygments ships no types
 from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
-from pygments.token import Comment, Keyword, Name, Number, Operator, String, _TokenType  # type: ignore[import-untyped]
+from pygments.token import Comment, Keyword, Name, Number, Operator, String, Token, _TokenType  # type: ignore[import-untyped]
 
 from engine.domain.model import Dialect
 from tui.viewmodel.cells import Cell, Ink, Line, clean, merge_cells
 
 _DIRECTIVE = re.compile(r"^\s*(?://|#)\s*@(?:tune|require|launch|workspace|tensormap)\b")
+_MOST_HIGHLIGHTED = 40_000
+"""Characters: more than any kernel that ships. A lexer takes some 4 ms for a thousand."""
 _INKS: tuple[tuple[_TokenType, Ink], ...] = (
     (Comment.Preproc, Ink.PREPROCESSOR),
     (Comment.PreprocFile, Ink.STRING),
@@ -37,9 +39,11 @@ def _lexer(dialect: Dialect) -> Lexer:
 
 @lru_cache(maxsize=64)
 def highlight(source: str, dialect: Dialect) -> tuple[Line, ...]:
-    """The highlighted lines of the code, launch and tuning directives included."""
+    """The highlighted lines of the code, launch and tuning directives included. The end of a very long one is plain."""
     lines: list[list[Cell]] = [[]]
-    for kind, value in _lexer(dialect).get_tokens(source.replace("\r\n", "\n")):
+    text = source.replace("\r\n", "\n")
+    end = len(text) if len(text) <= _MOST_HIGHLIGHTED else text.rfind("\n", 0, _MOST_HIGHLIGHTED) + 1
+    for kind, value in (*_lexer(dialect).get_tokens(text[:end]), (Token.Text, text[end:])):
         ink = _ink(kind)
         for place, part in enumerate(value.split("\n")):
             if place:

@@ -24,6 +24,8 @@ from tui.viewmodel.pages import INDENT, empty_page, paragraph, section, table
 Cells = tuple[Cell, ...]
 _TOTAL = "total"
 """The key of the total among the instruction counts by family."""
+_WIDE = 60
+"""The room from which figures have wide columns."""
 _AROUND_HOT_LINE = 14
 """Columns of a row of the hot code beside its place, its bar and its text."""
 
@@ -276,7 +278,7 @@ def resources(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...
         lines += [
             BLANK,
             section(one_line(used.function), room),
-            *_used(state, used, earlier, parent.id if parent else ""),
+            *_used(state, used, earlier, parent.id if parent else "", room),
         ]
     lines += _counters(state, kernel, parent, room)
     lines += [BLANK, section("instructions", room)]
@@ -325,9 +327,9 @@ def _hot_lines(hot: HotCode, room: int) -> list[Line]:
     return [BLANK, section("hot code", room), *table(rows), *paragraph(words, room)]
 
 
-def _used(state: SessionState, used: Resources, earlier: Resources | None, parent: str) -> list[Line]:
+def _used(state: SessionState, used: Resources, earlier: Resources | None, parent: str, room: int) -> list[Line]:
     def change(name: str, amount: int, before: int | None, words: str) -> tuple[str, Sequence[Cell]]:
-        cells = [Cell(pad(words, 12))]
+        cells = [Cell(pad(words, 12 if room >= _WIDE else 8))]
         if before is not None:
             cells += [fmt.change(before, amount), Cell(f" from {parent}", Ink.FAINT)]
         return name, cells
@@ -343,7 +345,7 @@ def _used(state: SessionState, used: Resources, earlier: Resources | None, paren
     if state.device is not None and state.device.kind == "cuda" and used.registers:
         warps = instruction_mix.warps_by_registers(used.registers)
         rows.append(("occupancy", [Cell(f"{warps} of 64 warps", Ink.STRONG), Cell(", limited by registers", Ink.FAINT)]))
-    return table(rows)
+    return table(rows, room)
 
 
 def _mix(mix: Mapping[str, int], before: Mapping[str, int] | None, room: int) -> list[Line]:

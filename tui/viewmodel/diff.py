@@ -15,6 +15,10 @@ from tui.viewmodel.code import highlight
 
 CONTEXT = 3
 _WORD = re.compile(r"\w+|\s+|[^\w\s]")
+_MANY_LINES = 4_000
+"""Of both kernels: above it, lines that occur often, such as a brace, are not matched by themselves. It takes seconds."""
+_MOST_COMPARED = 1_000
+"""Changed lines, after which words within lines are no longer compared."""
 _MOST_WORDS = 400
 _ALIKE = 0.4
 """Lines less similar than this count as replaced, not as changed."""
@@ -38,7 +42,8 @@ def difference(before: str, after: str, dialect: Dialect, *, context: int = CONT
     lines: list[Line] = []
     added = removed = 0
     end = 0
-    for group in SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(context):
+    matcher = SequenceMatcher(None, old, new, autojunk=len(old) + len(new) > _MANY_LINES)
+    for group in matcher.get_grouped_opcodes(context):
         lines.extend(_gap(group[0][3] - end))
         end = group[-1][4]
         for kind, a, a_end, b, b_end in group:
@@ -47,7 +52,8 @@ def difference(before: str, after: str, dialect: Dialect, *, context: int = CONT
                 continue
             removed += a_end - a
             added += b_end - b
-            old_words, new_words = _changed_words(old[a:a_end], new[b:b_end])
+            few = added + removed <= _MOST_COMPARED
+            old_words, new_words = _changed_words(old[a:a_end], new[b:b_end]) if few else ({}, {})
             for n in range(a, a_end):
                 text = _with_ground(old_lines[n], old_words.get(n - a, ()), Ground.REMOVED_WORD)
                 lines.append(_row(room, n + 1, None, "-", text, Ground.REMOVED))

@@ -17,8 +17,9 @@ from engine.report.text import progress
 from tui.viewmodel import fmt
 from tui.viewmodel.cells import Cell, Ink, Line, from_report, line
 
-INDENT = 14
-"""The column where a line's text begins; wrapped lines continue there."""
+_INDENT = 14
+"""The column where a line's text begins."""
+_NARROW = 48
 MOST_ENTRIES = 1000
 """How many of the last entries are shown."""
 
@@ -31,6 +32,11 @@ class EventLog:
     incumbent: str
     day: str = ""
     """Of the last line; lines show only the time of day."""
+
+
+def indent(room: int) -> int:
+    """The column where a wrapped line continues: below its text, or where there is little room below its time."""
+    return _INDENT if room >= _NARROW else 2
 
 
 EMPTY = EventLog(SessionState(), "")

@@ -26,6 +26,11 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 LEVELS = " ▁▂▃▄▅▆▇█"
 
 
+def capitalised(words: str) -> str:
+    """The words as the beginning of a sentence."""
+    return words[:1].upper() + words[1:]
+
+
 def ratio(value: float) -> str:
     """``1.52×``; two decimals below a hundred, three significant digits below a tenth."""
     return f"{ratio_digits(value)}×"

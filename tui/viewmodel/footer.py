@@ -68,7 +68,7 @@ def gate_keys(state: SessionState, idea: str, *, steered: bool) -> tuple[FooterK
         found.append(_key("gate.approve_all") if waiting > 1 else _key("gate.back"))
     elif chosen is not None and chosen.status is IdeaStatus.SELECTED and not chosen.implemented:
         found += [_key("gate.write"), _key("gate.writer")]
-    return _first((*found, _key("steer.idea"), _key("gate.back"), _key("steer.seed"), *rounds))
+    return _first((*found, _key("gate.idea"), _key("gate.back"), _key("steer.seed"), *rounds))
 
 
 def _key(action: str, label: str = "") -> FooterKey:

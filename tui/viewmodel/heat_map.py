@@ -9,11 +9,13 @@ from engine.domain import columns, queries
 from engine.domain.model import Interval
 from engine.domain.state import Kernel, SessionState
 from tui.viewmodel import fmt, kernels
-from tui.viewmodel.cells import Cell, Ground, Ink, cut, line, pad
+from tui.viewmodel.cells import Cell, Ground, Ink, cut_middle, line, pad
 from tui.viewmodel.charts import ChartPage
 
 _SHADES = "▁▂▃▄▅▆▇█"
 _MEAN = "mean"
+_TITLE_EDGES = 4
+"""Columns of the border beside a title."""
 _NUMBER = 7
 """Cells of a figure with its shade."""
 _SHARE = 3
@@ -26,13 +28,19 @@ def has_heat_map(state: SessionState) -> bool:
     return len(columns.workloads(state)) > 1
 
 
-def heat_map(state: SessionState, selected: str, first: int, room: int, height: int) -> ChartPage:
-    """The speedups from the kernel at ``first`` on; figures where there is room, else shades alone."""
-    title = f"speedup × {queries.ranking_baseline(state)} by workload and kernel"
+def workload_names(state: SessionState) -> list[str]:
+    """The workloads of the suite, in its order."""
+    return [one.name for one in columns.workloads(state)]
+
+
+def heat_map(state: SessionState, selected: str, first: int, top: int, room: int, height: int) -> ChartPage:
+    """The speedups from the kernel at ``first`` and the workload at ``top`` on; figures where there is room, else shades
+    alone."""
     ranked = [kernel for kernel in queries.ranked(state) if columns.speedups(state, kernel)]
-    workloads = [one.name for one in columns.workloads(state)]
+    workloads = workload_names(state)
     names = min(max((len(name) for name in (*workloads, _MEAN)), default=0), max(6, room // _SHARE))
-    rows = [_MEAN, *workloads][: max(1, height - 1)]
+    most = max(1, height - 2)
+    rows = [_MEAN, *workloads[max(0, min(top, len(workloads) - most)) :][:most]]
     across = room - names - 2
     wide = _NUMBER if across // _NUMBER >= min(4, len(ranked)) else max((len(kernel.id) for kernel in ranked), default=2) + 1
     shown = ranked[max(0, min(first, len(ranked) - across // wide)) :][: max(1, across // wide)]
@@ -44,9 +52,22 @@ def heat_map(state: SessionState, selected: str, first: int, room: int, height: 
     lines = [line(Cell(" " * (names + 2)), *(_head(kernel, selected, best[_MEAN], wide) for kernel in shown))]
     for name in rows:
         cells = [_cell(ratios[kernel.id].get(name), best.get(name) == kernel.id, scale, wide) for kernel in shown]
-        lines.append(line(Cell(f" {pad(cut(name, names), names)} ", Ink.LABEL), *cells))
-    hidden = len(ranked) - len(shown)
-    return ChartPage(f"{title}{f', {len(shown)} of {len(ranked)} kernels' if hidden else ''}", tuple(lines), _LEGENDS)
+        lines.append(line(Cell(f" {pad(cut_middle(name, names), names)} ", Ink.LABEL), *cells))
+    title = _title(state, (len(rows) - 1, len(workloads)), (len(shown), len(ranked)), room)
+    return ChartPage(title, tuple(lines), _LEGENDS)
+
+
+def _title(state: SessionState, workloads: tuple[int, int], kernels_shown: tuple[int, int], room: int) -> str:
+    """What is drawn, and how much of it; ``(shown, all)`` of each axis."""
+    base = queries.ranking_baseline(state)
+    parts = [f"{shown} of {every} {name}" for (shown, every), name in ((workloads, "workloads"), (kernels_shown, "kernels"))
+             if shown < every]  # fmt: skip
+    brief = [part.replace(" of ", "/") for part in parts]
+    forms = (
+        ", ".join((f"speedup × {base} by workload and kernel", *parts)), ", ".join((f"speedup × {base} by workload", *parts)),
+        ", ".join((f"× {base}", *brief)),
+    )  # fmt: skip
+    return next((form for form in forms if len(form) <= room - _TITLE_EDGES), forms[-1])
 
 
 def _ratios(state: SessionState, kernel: Kernel) -> Mapping[str, Interval]:
@@ -73,6 +94,6 @@ def _cell(ratio: Interval | None, leads: bool, scale: tuple[float, float], wide:
     ink = fmt.speedup_ink(ratio)
     ground = {Ink.FASTER: Ground.FASTER_BAND, Ink.SLOWER: Ground.SLOWER_BAND}.get(ink, Ground.UNDECIDED_BAND)
     if wide < _NUMBER:
-        return Cell(shade * (wide - 1) + " ", ink)
+        return Cell(pad(shade if leads else shade * (wide - 1), wide), ink)
     number = fmt.digits(ratio.value)
     return Cell(f"{kernels.INCUMBENT if leads else ' '}{shade}{number:>{wide - 3}} ", Ink.BEST if leads else ink, ground)

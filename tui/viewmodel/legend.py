@@ -63,4 +63,5 @@ _ABBREVIATIONS: tuple[Entry, ...] = (
     (Cell("95%", Ink.LABEL), "confidence interval of the median ratio"),
     (Cell("class", Ink.LABEL), "precision class: fp32, tf32 or half, by the output's error against float64"),
     (Cell("k3 i2", Ink.LABEL), "kernel 3, idea 2"),
+    (Cell("128·4", Ink.LABEL), "tunables without their names, in the order of page 1"),
 )

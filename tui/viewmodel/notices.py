@@ -12,7 +12,7 @@ from tui.viewmodel import fmt, kernels
 from tui.viewmodel.cells import one_line
 from tui.viewmodel.fmt import counted
 from tui.viewmodel.ideas import awaiting_approval
-from tui.viewmodel.stages import awaiting_answer, calls_by_hand
+from tui.viewmodel.stages import awaiting_answer, calls_by_hand, work_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def _waiting(state: SessionState, stopped: Mapping[WorkKey, str]) -> str:
         return one_line(next(iter(state.called_off.values())))
     if stopped:
         work, reason = next(iter(stopped.items()))
-        return f"{work} failed: {one_line(reason)}"
+        return f"{work_words(work)} failed: {one_line(reason)}"
     if prompts := calls_by_hand(state):
         return awaiting_answer(len(prompts))
     if state.paused is not None:

@@ -34,7 +34,7 @@ def session_facts(name: str, entries: Sequence[Entry], state: SessionState) -> S
     decided = [entry for entry in entries[1:] if entry.by.decides or entry.by.is_agent]
     heading, shown = ("Last decisions", decided[-DECISIONS:]) if decided else ("Last events", entries[-_LATEST:])
     told = [from_report(spans) for entry in shown for spans in progress.lines(state, entry, state)]
-    lines = [*_incumbent(state), _progress(state), line(), line(Cell(f" {heading}", Ink.LABEL))]
+    lines = [*_incumbent(state), _progress(state), line(Cell(f" {heading}", Ink.LABEL))]
     return SessionFacts(name, state, (*lines, *map(_indented, told[-DECISIONS:])))
 
 

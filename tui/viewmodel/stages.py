@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.domain import queries
@@ -26,6 +26,7 @@ _INKS = {
 _MODEL_WORK = frozenset({"propose", "implement", "repair"})
 
 _LEAST_WORDS = 24
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ def strip(
     *,
     is_run: bool = True,
 ) -> tuple[Line, ...]:
-    """A line of counts and a line of running work, each with its elapsed ``seconds``; what does not fit is cut off.
+    """A line of counts and a line of running work, each with its elapsed ``seconds``; what does not fit is cut off, the
+    words of running work first: the second line names it.
 
     ``is_run``: whether some process runs the session; without one, what was begun does not run.
     """
@@ -103,7 +105,10 @@ def strip(
     )
     shown = [*(s for s in sometimes[:3] if s[0]), *always, *(s for s in sometimes[3:] if s[0])]
     some = [s for s in shown if s[0]]
-    for counted, names, gap in ((shown, {}, "   "), (shown, {}, "  "), (shown, _SHORT, "  "), (some, _SHORT, "  ")):
+    bare = _SHORT | dict.fromkeys(("building", "verifying", "measuring", "queued"), "")
+    for counted, names, gap in (
+        (shown, {}, "   "), (shown, {}, "  "), (shown, _SHORT, "  "), (some, _SHORT, "  "), (some, bare, "  "),
+    ):  # fmt: skip
         parts = [_count(number, glyph, names.get(word, word), ink) for number, glyph, word, ink in counted]
         if sum(width(cell.text) for part in parts for cell in part) + len(gap) * (len(parts) - 1) <= room - 2:
             break
@@ -123,7 +128,7 @@ _SHORT = {
 def _count(number: int, glyph: str, word: str, ink: Ink) -> tuple[Cell, ...]:
     if not number:
         return (Cell(f"{glyph} 0 {word}", Ink.RULE),)
-    return (Cell(f"{glyph} ", ink), Cell(str(number), Ink.STRONG), Cell(f" {word}", ink))
+    return (Cell(f"{glyph} ", ink), Cell(str(number), Ink.STRONG), Cell(f" {word}" if word else "", ink))
 
 
 def _fitting(parts: Sequence[Sequence[Cell]], room: int, gap: str) -> Line:
@@ -159,10 +164,30 @@ def _work(key: WorkKey, message: str, seconds: int, room: int) -> tuple[Cell, ..
     kind, subject = key.kind, key.subject
     ink = _INKS.get(kind, Ink.BUILD)
     name = {"propose": f"round {subject}", "prepare": "preparation"}.get(kind, subject)
-    text = one_line(message) or VERBS.get(kind, kind)
+    text = one_line(message) or ("under way" if kind == WorkKind.PREPARE else VERBS.get(kind, kind))
     if kind in _MODEL_WORK:
         text = tail(text, room - width(name) - 1)
     return (Cell(f"{name} ", ink), Cell(text, Ink.FAINT), Cell(f" {fmt.elapsed(seconds)}" if seconds >= 2 else "", Ink.RULE))
+
+
+def work_words(key: WorkKey) -> str:
+    """What the work does, to what: ``building k3``, ``racing k3, k2``, ``writing code for i2``."""
+    match key.kind:
+        case WorkKind.PROPOSE:
+            return f"proposing ideas for round {key.subject}"
+        case WorkKind.IMPLEMENT:
+            return f"writing code for {key.subject}"
+        case WorkKind.PREPARE:
+            return "preparing the session"
+        case _:
+            return f"{VERBS.get(key.kind, key.kind)} {', '.join(key.subjects)}".rstrip()
+
+
+def works_words(keys: Iterable[WorkKey]) -> str:
+    """``building k3, measuring k2``; of many the first."""
+    words = list(map(work_words, keys))
+    more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
+    return f"{', '.join(words[:_MOST_NAMED])}{more}"
 
 
 def ideas_for_you(state: SessionState) -> tuple[Idea, ...]:
@@ -190,9 +215,23 @@ def call_label(state: SessionState, call: ModelCall) -> tuple[str, str]:
     """(call and purpose, model and idea): label and description of a choice."""
     subject = call.work.subject
     idea = state.ideas.get(state.kernels[subject].idea if subject in state.kernels else subject)
-    name = f"round {subject}" if call.role is CallRole.IDEAS else subject
     title = f": {one_line(idea.text.title)}" if idea is not None else ""
-    return f"{call.id}  {call.role.value} for {name}", f"{author(call.model)}{title}"
+    return f"{call.id}  {purpose(state, call)}", f"{author(call.model)}{title}"
+
+
+def purpose(state: SessionState, call: ModelCall) -> str:
+    """What the call is for, and whether it is a retry: ``code for i11, retry of c60``."""
+    subject = call.work.subject
+    name = f"round {subject}" if call.role is CallRole.IDEAS else subject
+    before = refused_before(state, call)
+    return f"{call.role.value} for {name}{f', retry of {before.id}' if before is not None else ''}"
+
+
+def refused_before(state: SessionState, call: ModelCall) -> ModelCall | None:
+    """The call that asked the same just before, if its reply could not be used."""
+    calls = list(state.calls.values())
+    same = [one for one in calls[: calls.index(call)] if (one.work, one.role, one.model) == (call.work, call.role, call.model)]
+    return same[-1] if same and same[-1].status is CallStatus.FAILED and same[-1].reply else None
 
 
 def idle_reason(state: SessionState) -> str:

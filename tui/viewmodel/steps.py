@@ -10,7 +10,7 @@ from engine.domain.state import SessionState
 from engine.domain.work import WorkKey, WorkKind
 from tui.viewmodel import fmt
 from tui.viewmodel.cells import BLANK, Cell, Ink, Line, cut, line, one_line, pad
-from tui.viewmodel.stages import VERBS, idle_reason
+from tui.viewmodel.stages import idle_reason, work_words
 
 _WIDEST = 64
 _INDENT = "   "
@@ -75,7 +75,7 @@ def start_lines(
     width = max(8, min(_WIDEST, room - len(_INDENT) - 14))
     started = state.started if is_run else ()
     running = [work for work in started if work.kind != WorkKind.PREPARE or not preparing]
-    lines += [_line(_text(work), ages.get(work), running=True, width=width) for work in running]
+    lines += [_line(work_words(work), ages.get(work), running=True, width=width) for work in running]
     if not is_run and state.closed is None:
         lines.append(line(Cell(cut(f"{_INDENT}No kernel yet; its preparation was interrupted.", room), Ink.WARN)))
     elif state.started:
@@ -83,10 +83,3 @@ def start_lines(
     else:
         lines.append(line(Cell(cut(f"{_INDENT}No kernel yet; {idle_reason(state)}.", room), Ink.FAINT)))
     return tuple(lines)
-
-
-def _text(work: WorkKey) -> str:
-    if work.kind == WorkKind.PREPARE:
-        return "preparing the session"
-    name = f"round {work.subject}" if work.kind == WorkKind.PROPOSE else work.subject
-    return f"{name}: {VERBS.get(work.kind, work.kind)}"

@@ -9,7 +9,7 @@ from enum import StrEnum
 from engine.domain.state import Kernel, SessionState
 from engine.domain.work import WorkKey
 from tui.viewmodel import code, detail, diff, fmt, kernels, timing
-from tui.viewmodel.cells import BLANK, Cell, Ground, Ink, Line, clean, line, wrap
+from tui.viewmodel.cells import BLANK, Cell, Ground, Ink, Line, clean, line, output_lines, wrap
 from tui.viewmodel.lineage_lines import LineageLines
 from tui.viewmodel.pages import empty_page, section
 
@@ -80,8 +80,8 @@ class PageSubject:
     """The kernel to compare with; empty: the parent."""
     read: Read
     progress: Mapping[WorkKey, str] | None = None
-    steered: bool = True
-    """Whether keys act on the kernel on this screen."""
+    race_key: str = ""
+    """The key that races the kernel; empty where none does."""
     lineage: LineageLines = field(default_factory=LineageLines)
 
 
@@ -99,7 +99,7 @@ def page(tab: Tab, subject: PageSubject, room: int) -> tuple[Line, ...]:
             return detail.verification(state, kernel, room)
         case Tab.TIMING:
             raw = kernel.measurement.raw if kernel.measurement else ""
-            return timing.page(state, kernel, room, (subject.read(raw) or "") if raw else "", steered=subject.steered)
+            return timing.page(state, kernel, room, (subject.read(raw) or "") if raw else "", race_key=subject.race_key)
         case Tab.RESOURCES:
             return detail.resources(state, kernel, room)
         case Tab.LOG:
@@ -168,4 +168,4 @@ def _payload(subject: PageSubject, blob: str) -> list[Line]:
     text = subject.read(blob)
     if text is None:
         return [line(Cell("  the log is missing from the session folder", Ink.FAINT))]
-    return [line(Cell(f"  {clean(part)}")) for part in text.rstrip().splitlines()]
+    return [line(Cell(f"  {part}")) for part in output_lines(text)]

@@ -21,10 +21,10 @@ _KERNEL = "kernel"
 _LABEL = 12
 
 
-def page(state: SessionState, kernel: Kernel, room: int, raw: str = "", *, steered: bool = True) -> tuple[Line, ...]:
+def page(state: SessionState, kernel: Kernel, room: int, raw: str = "", *, race_key: str = "") -> tuple[Line, ...]:
     """The whole page. ``raw``: the blob of samples, empty if there is none.
 
-    ``steered``: whether this screen can request a race; otherwise its key is not shown.
+    ``race_key``: the key that requests a race; empty where none does.
     """
     measured = kernel.measurement
     if measured is None:
@@ -32,7 +32,7 @@ def page(state: SessionState, kernel: Kernel, room: int, raw: str = "", *, steer
     lines = [BLANK, *_figures(state, kernel, measured, room), BLANK, section("speedup over the baselines", room)]
     lines += _intervals(state, kernel, measured, room)
     lines += _workloads(state, kernel, measured, room)
-    lines += _races(state, kernel, room, steered)
+    lines += _races(state, kernel, room, race_key)
     times = claimed_times(raw)
     if times.get(_KERNEL):
         lines += [BLANK, section("samples", room), *_histograms(state, times, room)]
@@ -48,7 +48,7 @@ def _figures(state: SessionState, kernel: Kernel, measured: Measurement, room: i
         ("samples", (Cell(f"{measured.samples}, {depth}"),)),
     ]
     if measured.light is not None:
-        meter = fmt.meter(measured.light.fraction, max(8, min(24, room - 56)))
+        meter = fmt.meter(measured.light.fraction, max(4, min(24, room - 52)))
         words = f"  floor {fmt.duration(measured.light.floor_us)}, bound by {one_line(measured.light.bound)}"
         share = Cell(f" {fmt.percent(measured.light.fraction)}", Ink.STRONG)
         rows.append(("SOL", (*meter, share, Cell(words, Ink.FAINT))))
@@ -130,7 +130,7 @@ def _workloads(state: SessionState, kernel: Kernel, measured: Measurement, room:
     return [BLANK, section("workloads of the suite", room), *table(rows, room)] if rows else []
 
 
-def _races(state: SessionState, kernel: Kernel, room: int, steered: bool) -> list[Line]:
+def _races(state: SessionState, kernel: Kernel, room: int, race_key: str) -> list[Line]:
     """Races with other kernels, latest first."""
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     for race in reversed(state.races):
@@ -138,13 +138,13 @@ def _races(state: SessionState, kernel: Kernel, room: int, steered: bool) -> lis
             continue
         other, outcome, ratio = race_text.seen_by(race, kernel.id)
         past = "" if races.is_current(state, race) else ", before a remeasurement"
-        repeat = steered and outcome is RaceOutcome.UNDECIDED and races.latest_race(state, kernel.id, other) is race
+        repeat = race_key and outcome is RaceOutcome.UNDECIDED and races.latest_race(state, kernel.id, other) is race
         cells = [Cell(f"{race_text.GLYPHS[outcome]} {outcome.value}", _INKS[outcome])]
         if ratio is not None:
             cells.append(Cell(f"  {fmt.times(ratio)}", Ink.STRONG))
         pairs = f"  {fmt.counted(race.pairs, 'process pair')}" if race.pairs else ""
         note = "".join(f"; {one_line(words)}" for words in (*race.doubts, race.note) if words)
-        cells.append(Cell(f"{pairs}{note}{past}{'; r: race again' if repeat else ''}", Ink.FAINT))
+        cells.append(Cell(f"{pairs}{note}{past}{f'; {race_key}: race again' if repeat else ''}", Ink.FAINT))
         rows.append((f"against {other}", tuple(cells)))
     return [BLANK, section("races", room), *table(rows, room)] if rows else []
 

@@ -156,16 +156,16 @@ def _name(view: TreeContext, row: NodeRow, kernel: Kernel, label: siblings.Label
     first += " " if first and width(first) < left else ""
     left -= width(first)
     spare = left - min(width(title), _LEAST_TITLE)
-    rest = "" if Column.TUNABLES in shown.widths else _whole_tunables(label.rest, spare - 1, every=True)
-    rest = f" {rest}" if rest else ""
+    rest = f" {fmt.tunables(label.rest)}" if label.rest and Column.TUNABLES not in shown.widths else ""
+    rest = rest if width(rest) <= spare else ""
     title_ink = Ink.FAINT if dim or first else Ink.BEST if row.kernel == view.incumbent else Ink.PLAIN
     named = (Cell(first, Ink.FAINT if dim else Ink.PLAIN), Cell(cut_whole(title, left - width(rest)), title_ink))
     cells = [c for c in (*lead, *named, Cell(rest, Ink.FAINT)) if c.text]
     return (*pad_cells(cells, room - len(hidden)), *([Cell(hidden, Ink.ACCENT)] if hidden else []))
 
 
-def _whole_tunables(tunables: Mapping[str, int], room: int, *, every: bool = False) -> str:
-    """``BLOCK=128 UNROLL=4``, or ``128·4``, or as many as fit with an ellipsis; no value is cut. ``every``: all or none."""
+def _whole_tunables(tunables: Mapping[str, int], room: int) -> str:
+    """``BLOCK=128 UNROLL=4``, or ``128·4``, or as many as fit with an ellipsis; no value is cut."""
     if not tunables:
         return ""
     full, values = fmt.tunables(tunables), "·".join(str(value) for value in tunables.values())
@@ -175,7 +175,7 @@ def _whole_tunables(tunables: Mapping[str, int], room: int, *, every: bool = Fal
     pairs = [f"{name}={value}" for name, value in tunables.items()]
     for many in range(len(pairs) - 1, 0, -1):
         words = f"{' '.join(pairs[:many])} …"
-        if width(words) <= room and not every:
+        if width(words) <= room:
             return words
     return ""
 

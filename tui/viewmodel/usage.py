@@ -13,6 +13,8 @@ from tui.viewmodel.pages import empty_page, section, table
 
 _CALLS_SHOWN = 200
 _NAME = 22
+_LEAST_OUTCOME = 10
+"""Columns below which a call's outcome is its symbol alone."""
 _STATUS: Mapping[CallStatus, tuple[str, str, Ink]] = {
     CallStatus.OPEN: ("◔", "open", Ink.BUILD),
     CallStatus.ANSWERED: ("●", "answered", Ink.MEASURED),
@@ -93,19 +95,21 @@ def _conditions(state: SessionState, room: int) -> tuple[Line, ...]:
 
 def _grouped(title: str, rows: Mapping[str, CallTotals], room: int) -> list[Line]:
     name = max(8, min(_NAME, room - 45))
-    head = f"  {pad(title, name)}{'calls':>6}{'in':>8}{'cached':>8}{'out':>8}  cost"
-    lines = [line(Cell(head, Ink.LABEL))]
+    narrow = room < name + 45
+    columns = f"{'tokens':>8}" if narrow else f"{'in':>8}{'cached':>8}{'out':>8}"
+    lines = [line(Cell(f"  {pad(title, name)}{'calls':>6}{columns}  cost", Ink.LABEL))]
     for group, found in rows.items():
         cost = Cell("unknown", Ink.WARN) if found.unpriced and not found.usd else _dollars(found)
         used = found.usage
-        figures = f"{found.calls:>6}{fmt.tokens(used.input):>8}{fmt.tokens(used.cached):>8}{fmt.tokens(used.output):>8}  "
+        counts = (used.total,) if narrow else (used.input, used.cached, used.output)
+        figures = f"{found.calls:>6}{''.join(f'{fmt.tokens(count):>8}' for count in counts)}  "
         lines.append(line(Cell(f"  {pad(cut(one_line(group), name), name)}"), Cell(figures), cost))
     return lines
 
 
 def _calls(calls: Sequence[ModelCall], room: int) -> list[Line]:
     lines = []
-    model = max(8, min(18, room - 54))
+    model = max(8, min(18, room - 64))
     for call in reversed(calls[-_CALLS_SHOWN:]):
         glyph, word, ink = _STATUS[call.status]
         subject = call.work.subject
@@ -114,10 +118,11 @@ def _calls(calls: Sequence[ModelCall], room: int) -> list[Line]:
         cost = fmt.dollars(call.usd) if call.usd is not None else "?" if call.usage.total else ""
         outcome = "recalled" if call.recalled else one_line(call.reason) if call.status is CallStatus.FAILED else word
         taken = f"{call.seconds:.1f} s" if call.seconds else ""
-        words = cut(outcome, max(0, room - model - 50))
-        lines.append(
-            line(Cell(f"  {glyph} ", ink), Cell(name), Cell(f"{used} {cost:<8}{taken:>7}  ", Ink.FAINT), Cell(words, ink))
-        )
+        left = room - len(name) - 4
+        columns = [column for column, needed in ((used, 15), (f" {cost:<8}", 24), (f"{taken:>7}", 31)) if needed <= left]
+        figures = "".join(columns)
+        words = cut(outcome, left - len(figures) - 2) if left - len(figures) > _LEAST_OUTCOME else ""
+        lines.append(line(Cell(f"  {glyph} ", ink), Cell(name), Cell(f"{figures}  ", Ink.FAINT), Cell(words, ink)))
     if len(calls) > _CALLS_SHOWN:
         lines.append(line(Cell(f"  ⋯ {len(calls) - _CALLS_SHOWN} earlier calls", Ink.RULE)))
     return lines

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from engine.domain import columns, corroboration, queries
 from engine.domain.model import Interval
 from engine.domain.state import Kernel, SessionState, Stage
-from engine.report.text.suite import choice_words
 from tui.viewmodel import fmt, kernels
-from tui.viewmodel.cells import Cell, Ink
+from tui.viewmodel.cells import Cell, Ink, pad, width
 
+_FIGURE = 7
+"""Columns of a speedup: figures end below each other."""
 MEAN = "mean"
 """The first column: the geometric mean over the suite, or the speedup on the one workload."""
 
@@ -46,7 +47,9 @@ def workload_table(state: SessionState, sorted_by: str = MEAN) -> WorkloadTable:
     shown = [(kernel, _speedups(state, kernel)) for kernel in state.kernels.values() if kernel.stage is Stage.MEASURED]
     rated = [(kernel, ratios) for kernel, ratios in shown if MEAN in ratios]
     rated.sort(key=lambda pair: -(pair[1][chosen].value if chosen in pair[1] else 0.0))
-    return WorkloadTable(heads, tuple(_row(state, kernel, ratios, heads, best) for kernel, ratios in rated), chosen)
+    longest = {head: max((width(_choice(kernel, head)) for kernel, _ in rated), default=0) for head in heads}
+    rows = tuple(_row(state, kernel, ratios, longest, best) for kernel, ratios in rated)
+    return WorkloadTable(heads, rows, chosen)
 
 
 def _speedups(state: SessionState, kernel: Kernel) -> Mapping[str, Interval]:
@@ -54,21 +57,29 @@ def _speedups(state: SessionState, kernel: Kernel) -> Mapping[str, Interval]:
     return {MEAN: overall, **columns.speedups(state, kernel)} if overall is not None else {}
 
 
+def _choice(kernel: Kernel, workload: str) -> str:
+    """What a dispatch or a tuned kernel runs there: a kernel, or the values of its tunables."""
+    for one in kernel.choices:
+        if one.workload == workload:
+            return one.member or "·".join(map(str, one.tunables.values()))
+    return ""
+
+
 def _row(
-    state: SessionState, kernel: Kernel, ratios: Mapping[str, Interval], heads: tuple[str, ...], best: Mapping[str, str]
+    state: SessionState, kernel: Kernel, ratios: Mapping[str, Interval], longest: Mapping[str, int], best: Mapping[str, str]
 ) -> WorkloadRow:
+    """``longest``: the columns and the room that each has for choices, so that figures stand below each other."""
     title = Cell(f"{kernel.id} {kernels.title(state, kernel)}", Ink.BEST if best[MEAN] == kernel.id else Ink.PLAIN)
     doubted = corroboration.is_doubted(kernel)
-    chosen = {one.workload: one for one in kernel.choices}
     cells = []
-    for head in heads:
+    for head, room in longest.items():
         ratio = ratios.get(head)
         if ratio is None:
-            cells.append(Cell("—", Ink.FAINT))
+            cells.append(Cell(pad("—", _FIGURE, right=True), Ink.FAINT))
             continue
         leads = best.get(head) == kernel.id
         mark = f" {kernels.INCUMBENT}" if leads else "  "
         ink = Ink.UNDECIDED if doubted else Ink.BEST if leads else fmt.speedup_ink(ratio)
-        words = f"  {choice_words(chosen[head])}" if head in chosen else ""
-        cells.append(Cell(f"{fmt.ratio(ratio.value)}{mark}{words}", ink))
+        words = f" {pad(_choice(kernel, head), room)}" if room else ""
+        cells.append(Cell(f"{pad(fmt.ratio(ratio.value), _FIGURE, right=True)}{mark}{words}", ink))
     return WorkloadRow(kernel.id, title, tuple(cells))

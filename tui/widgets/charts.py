@@ -26,6 +26,10 @@ from tui.widgets.lines import is_displayed
 from tui.widgets.painter import PaintedWidget
 
 _WIDE = 96
+_LEGEND_EDGES = 4
+"""Columns of the border beside a legend."""
+_HEAT_HEADS = 2
+"""Rows of the heat map above its workloads."""
 _LOW = 18
 """Below this height, only one of two charts is shown."""
 _MANY = 256
@@ -114,7 +118,7 @@ class PlotView(PaintedWidget, can_focus=True):
         self._rest_until = ended + (ended - begun) / _MOST_SHARE
         zoomed = " · 0: whole" if self.view != WHOLE else ""
         self.border_title = Content(f"{chart.title}{zoomed}")
-        room = self.size.width - 2
+        room = self.size.width - _LEGEND_EDGES
         self.border_subtitle = Content(next((legend for legend in chart.legends if width(legend) <= room), ""))
         if self._chart is None or chart.lines != self._chart.lines:
             self._chart = chart
@@ -156,27 +160,33 @@ class RooflineChart(PlotView):
 
 
 class HeatMap(PlotView):
-    """Speedups of a suite by workload and kernel; left and right show other kernels."""
+    """Speedups of a suite by workload and kernel; left and right show other kernels, up and down other workloads."""
 
     first: reactive[int] = reactive(0, repaint=False)
+    top: reactive[int] = reactive(0, repaint=False)
 
     def make(self, state: SessionState, room: int, height: int) -> ChartPage:
-        return heat_map.heat_map(state, self.selected, self.first, room, height)
+        return heat_map.heat_map(state, self.selected, self.first, self.top, room, height)
 
     def watch_first(self) -> None:
+        self.draw()
+
+    def watch_top(self) -> None:
         self.draw()
 
     def action_zoom(self, steps: int) -> None:
         """A table of figures has no zoom."""
 
     def action_pan(self, right: int, up: int) -> None:
-        """Show other kernels."""
-        known = len(self.state.kernels) if self.state is not None else 0
-        self.first = max(0, min(known - 1, self.first + right))
+        """Show other kernels, or other workloads."""
+        if self.state is not None:
+            self.first = max(0, min(len(self.state.kernels) - 1, self.first + right))
+            hidden = len(heat_map.workload_names(self.state)) - (self.size.height - _HEAT_HEADS)
+            self.top = max(0, min(hidden, self.top - up))
 
     def action_whole(self) -> None:
-        """Show the fastest kernels."""
-        self.first = 0
+        """Show the fastest kernels and the first workloads."""
+        self.first = self.top = 0
 
 
 class Charts(Container):

@@ -17,6 +17,7 @@ from engine.domain import queries
 from engine.domain.errors import EspalierError
 from engine.domain.state import SessionState
 from engine.domain.work import WorkKey
+from tui import actions
 from tui.viewmodel import detail, kernels, pages, tabs
 from tui.viewmodel.cells import BLANK, Line
 from tui.viewmodel.lineage_lines import LineageLines
@@ -182,9 +183,10 @@ class DetailTabs(Vertical):
         heading.refresh()
         kernel = self.state.kernels.get(self.kernel) if self.state is not None else None
         if self.state is None or kernel is None:
-            view.lines = pages.empty_page("no kernel selected")
+            view.lines = pages.empty_page("no kernel selected" if self.state and self.state.kernels else "no kernel yet")
             return
-        subject = tabs.PageSubject(self.state, kernel, self.other, self._read, self.progress, self._steered, self._lineage)
+        race_key = actions.shown_key("session.race", getattr(self.app, "user_keys", {})) if self._steered else ""
+        subject = tabs.PageSubject(self.state, kernel, self.other, self._read, self.progress, race_key, self._lineage)
         lines = tabs.page(self.tab, subject, max(20, view.scrollable_content_region.width or self.size.width))
         if lines != view.lines:
             view.lines = lines

@@ -6,6 +6,8 @@ Text is plain: markup in it is never interpreted.
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Self
 
 from rich.color import Color as RichColor
@@ -36,8 +38,10 @@ class Painter:
         return self.segments(line, base).adjust_cell_length(width, self._over(base, line.ground))
 
     def segments(self, line: Line, base: Style) -> Strip:
-        """The line in its natural width."""
-        return Strip([Segment(clean(cell.text), self._style(cell, line.ground, base)) for cell in line.cells])
+        """The line in its natural width. Neighbours of one style are one segment: each would name its colours."""
+        styled = ((clean(cell.text), self._style(cell, line.ground, base)) for cell in line.cells)
+        runs = groupby(styled, key=itemgetter(1))
+        return Strip([Segment("".join(text for text, _ in run), style) for style, run in runs])
 
     def _style(self, cell: Cell, ground: Ground, base: Style) -> Style:
         key = (cell.ink, cell.ground, ground, base)

@@ -70,7 +70,8 @@ class LogView(LinesView):
 
     def _wrapped(self, lines: Sequence[Line]) -> tuple[Line, ...]:
         room = self.scrollable_content_region.width or 80
-        return tuple(part for line in lines for part in fold_line(line, room, event_log.INDENT))
+        indent = event_log.indent(room)
+        return tuple(part for line in lines for part in fold_line(line, room, indent))
 
     def _scroll_to_end(self) -> None:
         if self._follows:

@@ -24,6 +24,7 @@ class Preview(Container):
     Preview {
         layout: horizontal;
         border: round $border-blurred;
+        border-title-color: $text-muted;
         border-title-style: bold;
         background: $background;
         & > LinesView { width: 1fr; height: 1fr; background: $background; }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
+from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ class SessionTable(DataTable[Text]):
     DEFAULT_CSS = """
     SessionTable { overflow-x: hidden; scrollbar-size-vertical: 1; }
     """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("home", "scroll_top", "First session", show=False, id="sessions.first"),
+        Binding("end", "scroll_bottom", "Last session", show=False, id="sessions.last"),
+    ]
 
     def __init__(self, clock: Callable[[], float], searched: Callable[[], Path | None], *, id: str) -> None:
         """``searched``: the folder of the session that this process searches."""
@@ -49,6 +55,13 @@ class SessionTable(DataTable[Text]):
         before = self.highlighted
         self._sessions = {str(one.folder): one for one in summaries}
         self._fill(before)
+
+    def highlight(self, folder: Path) -> bool:
+        """Put the cursor on this session; whether it is listed."""
+        listed = str(folder) in self._sessions
+        if listed:
+            self.move_cursor(row=list(self._sessions).index(str(folder)))
+        return listed
 
     def on_resize(self) -> None:
         if self._room != self._filled_room:

@@ -101,6 +101,14 @@ def test_usage_by_round_role_and_model() -> None:
     assert total.unpriced == 1
 
 
+@pytest.mark.parametrize("room", [37, 57, 80, 110])
+def test_no_figure_of_the_usage_is_cut(room: int) -> None:
+    lines = usage_page.page(STATE, room)
+    assert max(line.width for line in lines) <= room
+    by_round = next(line.text.split() for line in lines if line.text.startswith("  round 1 "))
+    assert by_round[-1].startswith("$")
+
+
 def test_limits_and_pause_conditions_are_shown_with_the_usage() -> None:
     limits = replace(STATE.limits, usd=0.2, tokens=100_000)
     state = after(e.LimitsChanged(limits), e.PausesChanged(Pauses(usd=0.1)), e.SessionPaused("$0.15 spent, above $0.1"))

@@ -270,6 +270,20 @@ def test_the_strip_counts_kernels_by_stage() -> None:
     assert "k18 pair 2 of 4" in stages.strip(STATE, {WorkKey.parse("measure:k18:0"): "pair 2 of 4"}, 200)[1].text
 
 
+@pytest.mark.parametrize("room", [80, 120, 200])
+def test_the_strip_keeps_the_counts_of_outcomes(room: int) -> None:
+    counts = stages.strip(STATE, {}, room)[0]
+    assert counts.width <= room
+    assert "4 failed" in counts.text
+    assert "1 cancel" in counts.text
+
+
+@pytest.mark.parametrize(("work", "words"), [("prepare", "preparation under way"), ("build:k20:0", "k20 building")])
+def test_running_work_is_said_once(work: str, words: str) -> None:
+    state = replace(STATE, started={WorkKey.parse(work): 1})
+    assert stages.strip(state, {}, 80)[1].text.strip() == words
+
+
 def test_open_ideas_come_first_after_an_explicit_order() -> None:
     assert [i.id for i in ideas.ideas_in_order(STATE, None)] == ["i12", "i10", "i11"]
     assert [i.id for i in ideas.ideas_in_order(STATE, None, ("i11",))] == ["i11", "i12", "i10"]

@@ -81,11 +81,11 @@ def test_a_row_is_redrawn_when_its_race_ends() -> None:
 
 
 def test_the_timing_page_lists_every_race_and_the_key_to_race_again() -> None:
-    output = plain(timing.page(UNDECIDED, UNDECIDED.kernels["k2"], 100))
+    output = plain(timing.page(UNDECIDED, UNDECIDED.kernels["k2"], 100, race_key="r"))
     assert "races" in output
     assert "≈ undecided  1.01× [0.99, 1.03]" in output
     assert "3 process pairs; r: race again" in output
-    seen_by_the_other = plain(timing.page(WON, WON.kernels["k1"], 100))
+    seen_by_the_other = plain(timing.page(WON, WON.kernels["k1"], 100, race_key="r"))
     assert "▼ slower  0.53×" in seen_by_the_other
     assert "race again" not in seen_by_the_other
     remeasured = advance(UNDECIDED, b.entries([e.KernelReopened("k1", "")], start=UNDECIDED.seq + 1))

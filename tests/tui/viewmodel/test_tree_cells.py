@@ -169,6 +169,12 @@ def test_a_row_fills_its_width_whatever_the_user_chose(room: int, column: Column
         assert layout.widths[column] == chosen.widths[column]
 
 
+@pytest.mark.parametrize("room", range(40, 90, 5))
+def test_a_tunable_after_a_title_has_its_name(room: int) -> None:
+    line = tree_cells.row_line(SCENE, ROWS["k4"], tree_columns.layout(room, ColumnChoice({Column.TUNABLES: Shown.HIDDEN})))
+    assert "CHUNK=16" in line.text or "16" not in line.text.split("×")[0]
+
+
 def test_deep_rows_show_the_nearest_guide_strokes() -> None:
     row = tree_rows.NodeRow("k1", 30, "│ " * 23 + "├─", 0, False, 0, False)
     assert tree_cells.shown_guides(row, 40).startswith("… ")
