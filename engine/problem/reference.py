@@ -31,7 +31,16 @@ from engine.problem.precision import cast, cast_model, float64_arithmetic
 from engine.problem.randomness import fingerprint, seeded
 from engine.problem.recurrences import OneTimeStep
 from engine.problem.scalar_arguments import has_scalars, takes_other_scalars, vary_scalars
-from engine.problem.values import contiguous, equal_values, is_dense, map_arguments, output_tensors, tensors
+from engine.problem.values import (
+    contiguous,
+    equal_values,
+    is_dense,
+    kind_without_strides,
+    map_arguments,
+    output_tensors,
+    storage,
+    tensors,
+)
 
 _FORWARD_SEED = 0
 """Seed for random numbers drawn by a forward, so that two calls agree."""
@@ -344,20 +353,19 @@ class Reference:
         if not (returned_tensors := tuple(output_tensors(returned, device))):
             raise ProblemError(f"{self._loaded.file}: forward returns no tensor: there is nothing to compare")
         self._check_outputs(returned_tensors)
-        shared = {_storage(t) for t in (*tensors(list(given)), *(t for _, _, t in model_tensors(model)))}
-        self.lent_outputs |= {index for index, tensor in enumerate(returned_tensors) if _storage(tensor) in shared}
+        shared = {storage(t) for t in (*tensors(list(given)), *(t for _, _, t in model_tensors(model)))}
+        self.lent_outputs |= {index for index, tensor in enumerate(returned_tensors) if storage(tensor) in shared}
         outputs = []
         for tensor in returned_tensors:
             output = contiguous(tensor.to(device))
-            outputs.append(output.clone() if _storage(output) in shared else output)
-            shared.add(_storage(outputs[-1]))
+            outputs.append(output.clone() if storage(output) in shared else output)
+            shared.add(storage(outputs[-1]))
         return tuple(outputs)
 
     def _check_outputs(self, outputs: tuple[Tensor, ...]) -> None:
         """Raises ProblemError for outputs that memory cannot be allocated for in advance."""
         for tensor in outputs:
-            if not is_dense(tensor):
-                kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else "sparse"
+            if kind := kind_without_strides(tensor):
                 raise ProblemError(f"{self._loaded.file}: forward returns a {kind} tensor: only dense tensors are supported")
         shapes = tuple(tuple(tensor.shape) for tensor in outputs)
         if self._shapes not in (None, shapes):
@@ -400,7 +408,3 @@ class Reference:
         assigned = reference_code.assigned_names(self._loaded.tree)
         values = vars(self._loaded.module)
         return {name: value for name, value in values.items() if name in assigned and not name.startswith("_")}
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr() if is_dense(tensor) and tensor.numel() else id(tensor)

@@ -84,6 +84,18 @@ def is_dense(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_nested
 
 
+def kind_without_strides(tensor: Tensor) -> str:
+    """What a tensor that is not dense is; empty if it is dense."""
+    if is_dense(tensor):
+        return ""
+    return "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else "sparse"
+
+
+def storage(tensor: Tensor) -> int:
+    """A number that tensors which share memory have in common."""
+    return tensor.untyped_storage().data_ptr() if is_dense(tensor) and tensor.numel() else id(tensor)
+
+
 def contiguous(tensor: Tensor) -> Tensor:
     """The tensor detached and row-major; other layouts than dense ones stay."""
     tensor = tensor.detach()

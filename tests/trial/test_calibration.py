@@ -95,7 +95,7 @@ def test_one_element_off_by_its_scale_is_rejected(judged: tuple[Reference, Calib
         case = make_case(reference, distribution)
         outputs = [e.clone() for e in case.expected]
         flat = outputs[0].view(-1)
-        flat[flat.numel() // 3] += flat.abs().max() + outputs[0].std()
+        flat[flat.numel() // 3] += float(flat.abs().max() + outputs[0].std()) or 1.0
         assert not calibration.policy.rule(outputs, case.expected, output_names(reference), distribution).passed
 
 

@@ -58,10 +58,11 @@ def _speedups(state: SessionState, kernel: Kernel) -> Mapping[str, Interval]:
 
 
 def _choice(kernel: Kernel, workload: str) -> str:
-    """What a dispatch or a tuned kernel runs there: a kernel, or the values of its tunables."""
+    """What a dispatch of several kernels runs there, or the values of the tunables of a kernel that was tuned."""
+    several = len(kernel.members) > 1
     for one in kernel.choices:
         if one.workload == workload:
-            return one.member or "·".join(map(str, one.tunables.values()))
+            return one.member if several else "·".join(map(str, one.tunables.values()))
     return ""
 
 
