@@ -31,6 +31,7 @@ from engine.problem.precision import cast, cast_model, float64_arithmetic
 from engine.problem.randomness import fingerprint, seeded
 from engine.problem.recurrences import OneTimeStep
 from engine.problem.scalar_arguments import has_scalars, takes_other_scalars, vary_scalars
+from engine.problem.side_effects import SideEffects
 from engine.problem.values import (
     contiguous,
     equal_values,
@@ -52,15 +53,6 @@ class Exact:
 
     outputs: tuple[Tensor, ...]
     note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _SideEffects:
-    """Side effects of a forward, observed in its first call."""
-
-    changes_inputs: bool
-    changes_state: bool
-    draws_random: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +79,7 @@ class Reference:
         self.device = torch_device(device)
         self._loaded = LoadedReference(problem, workload)
         self.format_check = self._loaded.format_check
-        self._side_effects: _SideEffects | None = None
+        self._side_effects: SideEffects | None = None
         self.lent_outputs: frozenset[int] = frozenset()
         """Indices of outputs that were memory of an input, a parameter or a buffer in a call."""
         self._constants: frozenset[Constant] | None = None
@@ -100,17 +92,7 @@ class Reference:
     @property
     def notes(self) -> tuple[str, ...]:
         """Caveats of this reference, for the report; complete after the first ``call``."""
-        effects = self._side_effects
-        if effects is None:
-            return ()
-        caveats = []
-        if effects.changes_inputs:
-            caveats.append("the reference changes its inputs in place; kernels may do so too")
-        if effects.changes_state:
-            caveats.append("the reference changes its own state; every call starts from the initial state")
-        if effects.draws_random:
-            caveats.append("the reference draws random numbers in forward")
-        return tuple(caveats)
+        return self._side_effects.caveats() if self._side_effects is not None else ()
 
     @property
     def stateful(self) -> bool:
@@ -122,7 +104,7 @@ class Reference:
         """Whether a call of the model changes its inputs, as seen in the first ``call``."""
         return self._effects().changes_inputs
 
-    def _effects(self) -> _SideEffects:
+    def _effects(self) -> SideEffects:
         """The side effects of a call; one is made where there was none."""
         if self._side_effects is None:
             self.call(self.model(_FORWARD_SEED), self.inputs(_FORWARD_SEED))
@@ -201,7 +183,7 @@ class Reference:
             before = fingerprint(device) if probing else ()
             outputs = self._outputs(model(*given), model, given, device)
             if probing and state is not None:
-                self._side_effects = _SideEffects(
+                self._side_effects = SideEffects(
                     changes_inputs=not all(map(equal_values, tensors(list(inputs)), tensors(list(given)))),
                     changes_state=state.changed(),
                     draws_random=fingerprint(device) != before,
