@@ -150,6 +150,9 @@ class Unasked:
     def tf32_sums(self) -> ClassErrors | None:
         raise AssertionError("asked")
 
+    def rounded_inputs(self) -> ClassErrors:
+        raise AssertionError("asked")
+
     def undecided(self) -> list[torch.Tensor | None]:
         raise AssertionError("asked")
 
@@ -189,6 +192,7 @@ class Sums(Unasked):
     plain: float
     tf32: float | None = None
     library: float = 0.0
+    rounded: float = 0.0
 
     def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, ClassErrors]:
         return {"fp32": ClassErrors(self.library, self.library)}
@@ -199,6 +203,9 @@ class Sums(Unasked):
 
     def tf32_sums(self) -> ClassErrors | None:
         return None if self.tf32 is None else ClassErrors(self.tf32, self.tf32)
+
+    def rounded_inputs(self) -> ClassErrors:
+        return ClassErrors(self.rounded, self.rounded)
 
 
 EXACT = torch.tensor([-1.0, 1.0] * 50, dtype=torch.float64)
@@ -238,6 +245,8 @@ def test_twice_the_error_of_plain_loops_is_allowed(distribution: str, plain: flo
         (Sums(1e-6, 2e-4, 1.1e-5), 2e-4, True),  # a library does
         (Sums(1e-6, 4e-6), 9e-6, True),  # the floor of perturbed inputs
         (Sums(1e-6, 4e-6), 1.1e-5, False),
+        (Sums(1e-6, 4e-6, rounded=2e-5), 1.1e-5, True),  # so does rounding the inputs
+        (Sums(1e-6, 4e-6, rounded=1e-5), 1.1e-5, False),
     ],
 )
 def test_no_limit_of_a_distribution_reaches_the_error_of_lower_precision(case: Sums, error: float, passes: bool) -> None:

@@ -115,6 +115,14 @@ class ReferenceOnCase:
         """The reference error in fp32 with sums of terms that are rounded to TF32; ``None`` where it has none."""
         return next(self._errors_in(sums.of_tf32_terms), None)
 
+    def rounded_inputs(self) -> ClassErrors:
+        """How far the exact output moves where the inputs move by four units in the last place."""
+        with seeded(fresh_seed(), self.reference.device):
+            close = nudged(self.case.inputs, BY_CHANCE)
+        moved = self.reference.exact(self.case.model, close).outputs
+        errors = compare(*inexact_outputs(moved, self.case.expected, output_names(self.reference)))
+        return ClassErrors(errors.rel_fro, errors.max_scaled)
+
     def _errors_in(
         self, computed: Callable[[Callable[[], Sequence[torch.Tensor]]], Iterator[Sequence[torch.Tensor]]]
     ) -> Iterator[ClassErrors]:

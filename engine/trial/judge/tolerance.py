@@ -109,6 +109,9 @@ class CaseReference(Protocol):
     def tf32_sums(self) -> ClassErrors | None:
         """The reference error in fp32 with sums of terms that are rounded to TF32; ``None`` where it has none."""
 
+    def rounded_inputs(self) -> ClassErrors:
+        """How far the output moves where the inputs move in their last places."""
+
     def undecided(self) -> Sequence[torch.Tensor | None]:
         """For each output, a mask of the integers that rounding alone decides; ``None`` if there are none."""
 
@@ -211,7 +214,10 @@ class ClassPolicy:
 
     def _below_tf32_sums(self, errors: Errors, limit: ClassErrors, case_reference: CaseReference) -> ClassErrors:
         """The distribution's ``limit``, narrowed where errors within it are those of sums of lower precision and fp32 errs less
-        here."""
+        here.
+
+        A kernel that scales its inputs rounds them: errors that this explains are fp32's (the exponential of inputs of 1000).
+        """
         single = self.allowed is PrecisionClass.FP32 and self.dtype is torch.float32
         if not single or errors.rel_fro <= _PLAINLY_FP32:
             return limit
@@ -222,6 +228,8 @@ class ClassPolicy:
         if errors.rel_fro <= most or most <= fp32.rel_fro:
             return limit
         if any(most <= _twice(plain).rel_fro for plain in case_reference.plain_sums()):
+            return limit
+        if errors.rel_fro <= case_reference.rounded_inputs().rel_fro:
             return limit
         return replace(limit, rel_fro=most)
 
