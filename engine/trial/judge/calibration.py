@@ -45,8 +45,8 @@ _PERTURBED_REL_FRO = 1e-6
 """Lower bound on the error of a whole output in fp32 on perturbed inputs. Where an outlier is added to many small numbers, sums
 in another order than the library's showed 60 times its error. TF32's error is a few hundred times this bound."""
 _LARGE_REL_FRO = 1e-5
-"""The same for inputs of about 1000: half a unit in their last place is 3e-5, and an exponential makes it a relative error of the
-output. fp32 allows ten times this."""
+"""The same for inputs of about 1000: half a unit in their last place is 3e-5, and an exponential makes it a relative error of
+the output. fp32 allows ten times this."""
 
 _USUAL = {PrecisionClass.FP32: 1e-3, PrecisionClass.TF32: 2e-2, PrecisionClass.HALF: 5e-2}
 """Errors of a class up to this are arithmetic's; larger ones are looked into."""
