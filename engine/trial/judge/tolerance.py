@@ -216,7 +216,9 @@ class ClassPolicy:
         """The distribution's ``limit``, narrowed where errors within it are those of sums of lower precision and fp32 errs less
         here.
 
-        A kernel that scales its inputs rounds them: errors that this explains are fp32's (the exponential of inputs of 1000).
+        Inputs on which sums of TF32 terms err little tell nothing of lower precision: where one term is all of a sum, rounding it
+        is lost in the quotient, and a fused multiply-add errs more. A kernel that scales its inputs rounds them: errors that this
+        explains are fp32's (the exponential of inputs of 1000).
         """
         single = self.allowed is PrecisionClass.FP32 and self.dtype is torch.float32
         if not single or errors.rel_fro <= _PLAINLY_FP32:
@@ -224,8 +226,8 @@ class ClassPolicy:
         fp32 = error_limit(self.allowed, case_reference.errors((self.allowed,)), self.dtype)
         if errors.rel_fro <= fp32.rel_fro or (rounded := case_reference.tf32_sums()) is None:
             return limit
-        most = max(_PLAINLY_FP32, TF32_SUMS_SHARE * rounded.rel_fro)
-        if errors.rel_fro <= most or most <= fp32.rel_fro:
+        most = TF32_SUMS_SHARE * rounded.rel_fro
+        if errors.rel_fro <= most or most <= max(_PLAINLY_FP32, fp32.rel_fro):
             return limit
         if any(most <= _twice(plain).rel_fro for plain in case_reference.plain_sums()):
             return limit
