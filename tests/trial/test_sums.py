@@ -253,7 +253,7 @@ def online_softmax(x: torch.Tensor, add: Sum) -> torch.Tensor:
 
 
 def fused_softmax(x: torch.Tensor, add: Sum) -> torch.Tensor:
-    """With weights: in the second pass the compiler fuses the product with the subtraction of the maximum, which was rounded."""
+    """With weights: in the second pass the compiler fuses the product with the subtraction of the rounded maximum."""
     weights = torch.linspace(0.5, 1.5, WIDTH)
     top = (x * weights).amax(1, keepdim=True)
     return torch.exp((x.double() * weights.double() - top).float()) / add(torch.exp(x * weights - top))

@@ -216,9 +216,9 @@ class ClassPolicy:
         """The distribution's ``limit``, narrowed where errors within it are those of sums of lower precision and fp32 errs less
         here.
 
-        Inputs on which sums of TF32 terms err little tell nothing of lower precision: where one term is all of a sum, rounding it
-        is lost in the quotient, and a fused multiply-add errs more. A kernel that scales its inputs rounds them: errors that this
-        explains are fp32's (the exponential of inputs of 1000).
+        Inputs on which sums of TF32 terms err little tell nothing of lower precision: where one term is all of a sum, rounding
+        it is lost in the quotient, and a fused multiply-add errs more. A kernel that scales its inputs rounds them: errors that
+        this explains are fp32's (the exponential of inputs of 1000).
         """
         single = self.allowed is PrecisionClass.FP32 and self.dtype is torch.float32
         if not single or errors.rel_fro <= _PLAINLY_FP32:
