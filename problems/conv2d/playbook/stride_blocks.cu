@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cuda_fp16.h>
 #include "problem.h"
-// @tune GROUPS = 3, 2, 4
+// @tune GROUPS = 2, 3, 4
 // @tune STREAM = 1, 0
 // @workspace ceil_div(OUT_CHANNELS, 96) * ceil_div(KERNEL_SIZE, 4) * ceil_div(KERNEL_SIZE, 4) * IN_CHANNELS * 3072
 // @launch pack(conv1_weight, workspace) grid(ceil_div(OUT_CHANNELS, 96) * ceil_div(KERNEL_SIZE, 4) * ceil_div(KERNEL_SIZE, 4) * IN_CHANNELS) block(192)

@@ -2,12 +2,12 @@
 // in a single round and a is fetched least often. Two blocks of a cluster fetch half of a's rows each, for both. Products are summed for
 // one block of scales on the tensor cores, then added to the result in single precision, while the other warpgroup multiplies.
 // Bounds (128 x 24576 x 1536): 44 MB, 10.5 us at 4.2 TB/s; 128 tiles of 192 columns on 132 SMs; L2 delivers 50 MB.
-// Not measured yet. Predicted for that shape: 17 us, where tiles of 256 columns in 96 blocks take 30 and torch's product 21.5.
+// Measured on an H200: 20.7 us for that shape (17 were predicted), where tiles of 256 columns in 96 blocks take 30 and torch's product 21.5.
 #include <cstdint>
 #include <cuda.h>
 #include "problem.h"
 // @tune COLUMNS = 192, 128
-// @tune STAGES = 5, 4
+// @tune STAGES = 4, 5
 // @tensormap left = a as uint8(M, K) tile(64, 128) swizzle(128)
 // @tensormap right = b as uint8(N, K) tile(COLUMNS, 128) swizzle(128)
 // @launch product(left, right, scale_a, scale_b, out) grid(2 * ceil_div(N, 2 * COLUMNS), ceil_div(M, 128)) block(384) shared(1024 + STAGES * (128 + COLUMNS) * 128) cluster(2)
