@@ -1,7 +1,7 @@
 """What a decision of the adaptive strategy costs in a long session.
 
-``python benchmarks/deciding.py``: sessions of 100, 1,000 and 10,000 kernels; prints the median processor time over repeated
-decisions, and its ratio to the time in which the same machine folds one event of that session.
+``python benchmarks/deciding.py``: sessions of 100, 1,000 and 10,000 kernels, far from their end and near it; prints the median
+processor time over repeated decisions, and its ratio to the time in which the same machine folds one event of that session.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -89,10 +90,13 @@ def main() -> None:
     options = parser.parse_args()
     for kernels in options.kernels:
         state = advance(SessionState(), entries(kernels))
-        decide = median_ms(lambda state=state: decided(state), options.repeats)
         entry = e.Entry(state.seq + 1, state.at, ENGINE, e.KernelPinned("k1"))
         fold = median_ms(lambda state=state, entry=entry: advance(state, [entry]), options.repeats)
-        print(f"{kernels:>6} kernels: a decision takes {decide:.1f} ms, {decide / fold:.0f} times the fold of one event")
+        for limit, where in ((None, "far from the end"), (kernels + 1, "near it")):
+            limited = replace(state, limits=replace(state.limits, kernels=limit))
+            decide = median_ms(lambda state=limited: decided(state), options.repeats)
+            took = f"a decision takes {decide:.1f} ms, {decide / fold:.0f} times the fold of one event"
+            print(f"{kernels:>6} kernels, {where}: {took}")
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ _LIMITS = {
 @click.option("--budget-usd", "usd", type=o.OrNone(o.FiniteNumber(0, min_open=True)), metavar="X|none", help="Dollars.")
 def limits(target: Target, **given: Any) -> None:
     """Change when SESSION stops by itself; without options, print its limits. `open` resumes a session that had reached one."""
-    changes = {name: None if value == "none" else value for name, value in given.items() if value is not None}
+    changes: dict[str, Any] = {name: None if value == "none" else value for name, value in given.items() if value is not None}
     if changes:
         after = target.submit_all(lambda writer: [c.SetLimits(replace(writer.state.limits, **changes))])
         target.show(_limit_lines(after.limits))

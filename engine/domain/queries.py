@@ -320,6 +320,18 @@ def rounds_done(state: SessionState) -> int:
     return sum(1 for r in state.rounds.values() if r.closed and r.number > 0)
 
 
+def kernels_left(state: SessionState) -> int | None:
+    """How many kernels can follow until the limit of kernels ends the session, or that of rounds where rounds are counted in
+    kernels; ``None`` without such a limit, and where it is one turn's share, which a later turn raises."""
+    limits, size = state.limits, _adaptive_round(state)
+    if limits.raised_later:
+        return None
+    left = [] if limits.kernels is None else [limits.kernels - len(state.kernels)]
+    if limits.rounds is not None and size is not None:
+        left.append(limits.rounds * size - len([k for k in state.kernels.values() if k.round > 0]))
+    return max(0, min(left)) if left else None
+
+
 def _adaptive_round(state: SessionState) -> int | None:
     settings = state.opened.settings if state.opened is not None else None
     return settings.ideas * settings.branch if settings is not None and settings.strategy == "adaptive" else None

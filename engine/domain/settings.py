@@ -49,6 +49,8 @@ class Limits:
     """Rounds without a new incumbent."""
     light: float | None = 0.95
     """Fraction of the speed of light (SOL) at which the search stops."""
+    raised_later: bool = False
+    """Whether ``kernels`` is one turn's share of a budget over several problems, which a later turn raises."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ _ADDED: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("plan", "repeats", "advice", "into", "copies", "prior", "shown"), ([], (), "", None)),
     **dict.fromkeys(("form", "machine_code", "worker"), ("",)),
     **dict.fromkeys(("clock_mhz", "celsius"), (None,)),
-    "estimated": (False,),
+    **dict.fromkeys(("estimated", "raised_later"), (False,)),
     "max_output": (0,),
     "vector_operations": (0.0,),
     "patience": (PATIENCE,),

@@ -132,7 +132,8 @@ class ProblemSet:
         """The limits of a member's next turn: one share, and no more than the budget has left."""
         spent, budget, state = self.spent(), self.budget, member.state
         first = not state.kernels
-        room = min(self.share + first, budget.kernels - spent.kernels)
+        unspent = budget.kernels - spent.kernels
+        room = min(self.share + first, unspent)
         tokens, usd = queries.total_usage(state).total, queries.total_usd(state)[0]
         return replace(
             member.request.settings.limits,
@@ -140,6 +141,7 @@ class ProblemSet:
             seconds=_left(budget.seconds, spent.seconds, state.active_seconds),
             tokens=None if budget.tokens is None else budget.tokens - (spent.tokens or 0) + tokens,
             usd=_left(budget.usd, spent.usd, usd),
+            raised_later=room < unspent,
         )
 
     def standings(self) -> list[Standing]:

@@ -22,10 +22,11 @@ from engine.domain.settings import Limits
 from engine.domain.state import IdeaStatus, SessionState, Stage
 from engine.domain.strategy import reasons
 from engine.domain.strategy.belief import Tuning, believed
-from engine.domain.strategy.choice import Ask, Pair, decided
+from engine.domain.strategy.choice import decided
 from engine.domain.strategy.draws import Draws
 from engine.domain.strategy.evidence import TUNE, Evidence, OpenIdea, Trial, evidence
 from engine.domain.strategy.regression import Prior, expected_improvement, fitted
+from engine.domain.strategy.steps import Ask, Pair
 from engine.domain.strategy.values import Parent
 from engine.journal import codec
 

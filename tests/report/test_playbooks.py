@@ -11,8 +11,8 @@ import pytest
 from support.fake_worker import MemoryLauncher
 
 from benchmarks import playbooks
-from benchmarks.outcome_files import Outcome
-from benchmarks.playbook_outcomes import Recorder, Recording
+from benchmarks.outcome_files import FOLDER, Outcome
+from benchmarks.playbook_outcomes import PROBLEMS, Recorder, Recording
 from benchmarks.search_quality import ADAPTIVE, SEQUENTIAL
 from engine.domain.model import Interval
 
@@ -89,3 +89,12 @@ def test_a_kernel_without_an_outcome_names_the_command_that_records_it(recording
     found = playground(recordings, "softmax")
     with pytest.raises(RuntimeError, match=r"python -m benchmarks\.playbook_outcomes --problems softmax"):
         asyncio.run(playbooks.searched(replace(found, outcomes={}), ADAPTIVE, 4, 0))
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_the_published_recording_has_every_kernel_that_a_search_tries(problem: str) -> None:
+    """A playbook that changed needs a new recording."""
+    found = playground(FOLDER, problem)
+    ends = [asyncio.run(playbooks.searched(found, one, 24, 0)) for one in playbooks.STRATEGIES]
+    assert all(len(state.kernels) > 6 for state in ends)
+    assert found.fastest > 1.0

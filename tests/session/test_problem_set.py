@@ -74,6 +74,14 @@ def test_every_problem_gets_kernels_and_the_budget_is_not_exceeded(tmp_path: Pat
     assert "is expected to gain" in said[2]
 
 
+def test_only_the_turn_that_takes_the_rest_of_the_budget_ends_a_search(tmp_path: Path) -> None:
+    """Any other limit is raised in a later turn, so no search behaves as if its end were near."""
+    problems, raised = problem_set(tmp_path, "ab", SetBudget(9)), list[bool]()
+    run(lambda: problems.run(run_live, lambda _: None, lambda member: raised.append(member.state.limits.raised_later)))
+    assert len(raised) > 3
+    assert raised == [True] * (len(raised) - 1) + [False]
+
+
 def test_the_same_call_continues_and_a_larger_budget_extends(tmp_path: Path) -> None:
     first = problem_set(tmp_path, "ab", SetBudget(6))
     run(lambda: first.run(run_live, lambda _: None))

@@ -16,9 +16,10 @@ from engine.domain.settings import Mode
 from engine.domain.state import Idea, IdeaStatus, SessionState
 from engine.domain.strategy import reasons
 from engine.domain.strategy.belief import Belief
-from engine.domain.strategy.choice import NextStep, Pair, belief_pair, decided
+from engine.domain.strategy.choice import decided
 from engine.domain.strategy.evidence import TUNE, evidence, open_idea, stem_of
 from engine.domain.strategy.racing import COST, race_worth
+from engine.domain.strategy.steps import NextStep, Pair, belief_pair
 from engine.domain.strategy.worth import next_gain
 
 NAME = "adaptive"

@@ -64,6 +64,8 @@ class Tuning:
     """Tuned kernels after which their own gains count as much as these two."""
     warm_up: float = 6.0
     """Kernels before the first restart."""
+    horizon: float = 8.0
+    """Kernels before the session's end from which only what improves the best counts, not what may lead further later."""
     prior: Prior = _PRIOR
     """The weights of the features, in their order."""
 
@@ -155,6 +157,12 @@ class Belief:
     stalled: int
     """Ideas tried since the best kernel improved."""
     gains: tuple[float, ...]
+
+    @property
+    def newly(self) -> float:
+        """The probability that an implementation of a new idea is verified: Beta(3, 1) before any."""
+        verified, failed = self.rate
+        return (verified + 3.0) / (verified + failed + 4.0)
 
     @property
     def best(self) -> str:

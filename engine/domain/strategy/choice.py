@@ -4,80 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
 from statistics import pstdev
 
 from engine.domain.plan import Focus
 from engine.domain.strategy.belief import Belief, Tuning, believed
 from engine.domain.strategy.draws import Draws
-from engine.domain.strategy.evidence import TUNE, Evidence, OpenIdea, ancestors, clipped, lineage_stems
+from engine.domain.strategy.evidence import TUNE, Evidence, OpenIdea, ancestors, clipped
+from engine.domain.strategy.last_kernels import last_step, near_end
 from engine.domain.strategy.regression import dot, expected_improvement
+from engine.domain.strategy.steps import (
+    Ask,
+    NextStep,
+    Pair,
+    belief_pair,
+    candidates,
+    improvement,
+    new_idea_gain,
+    open_ideas,
+    repeatable,
+    ruled_out,
+    short_of_ideas,
+    tuning_pair,
+)
 
 TUNING = Tuning()
-_MOST_ASKED = 12
-"""Ideas that are asked for one kernel in all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """An idea and the parent to try it on."""
-
-    parent: str
-    stem: str
-    score: float
-    """The value drawn for its kernel: a logarithm of a speedup over the baseline."""
-    expected: float
-    """The posterior mean of its gain over the parent."""
-    deviation: float
-    success: float
-    idea: str = ""
-    """The open idea; empty for one that is tried again on another parent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Ask the proposer for ``each`` ideas for each of these parents."""
-
-    parents: tuple[str, ...]
-    each: int
-
-
-@dataclass(frozen=True, slots=True)
-class NextStep:
-    """What to do next. Without an ``ask``, ``pair`` is tried at once."""
-
-    belief: Belief
-    ask: Ask | None
-    pair: Pair | None
-    focus: Focus | None
-    ranked: tuple[str, ...]
-    """The parents considered, best first."""
 
 
 def decided(evidence: Evidence, focus: Focus | None, *, may_ask: bool, ideas: int = 3, tuning: Tuning = TUNING) -> NextStep:
     """The decision. ``may_ask``: the round has not asked yet; ``ideas`` limits the ideas asked for one parent."""
     belief = believed(evidence, tuning)
+    each = max(1, min(ideas, round(tuning.ideas)))
+    if near_end(belief):
+        return last_step(belief, each, may_ask=may_ask)
     draws = Draws(evidence.seed, f"{evidence.step}:{len(evidence.trials)}:{may_ask}")
-    return _Search(belief, draws, max(1, min(ideas, round(tuning.ideas)))).decided(focus, may_ask)
-
-
-def belief_pair(belief: Belief, idea: OpenIdea) -> Pair:
-    """An open idea with what is expected of it; nothing is drawn."""
-    if idea.stem == TUNE:
-        gain, spread, success = belief.tuning_gain()
-        return Pair(idea.parent, TUNE, gain, gain, spread, success, idea.id)
-    adjustment = belief.adjustment(idea.author, idea.category, idea.predicted)
-    expected = belief.posterior.mean(belief.features(idea.parent, idea.stem, idea.predicted)) + adjustment
-    success = belief.success(idea.stem, repeated=False)
-    return Pair(idea.parent, idea.stem, expected, expected, belief.deviation(idea.stem), success, idea.id)
-
-
-def new_idea_gain(belief: Belief) -> float:
-    """The gain expected of the best new idea: the mean over the latest ideas, before they were tried."""
-    trials = belief.evidence.trials[-20:]
-    gains = [belief.posterior.means[1] * trial.predicted for trial in trials]
-    return (sum(gains) + 0.15) / (len(gains) + 1)
+    return _Search(belief, draws, each).decided(focus, may_ask)
 
 
 class _Search:
@@ -89,9 +51,7 @@ class _Search:
         tuning = belief.tuning
         scatter: float = (0.15 / max(belief.posterior.noise, 0.03)) ** tuning.used_by_noise
         self.used: float = tuning.used * (1.0 + tuning.stalled * belief.stalled) * scatter
-        self.open: dict[str, list[OpenIdea]] = {}
-        for idea in belief.evidence.open:
-            self.open.setdefault(idea.parent, []).append(idea)
+        self.open = open_ideas(belief)
 
     def decided(self, focus: Focus | None, may_ask: bool) -> NextStep:
         focus = self._continued(focus)
@@ -106,7 +66,7 @@ class _Search:
             ranked = self._ranked(focus)
             pairs = self._pairs(ranked, focus.root)
         if not self.belief.evidence.invents or not (pairs or may_ask):  # what waits elsewhere is all that is left
-            pairs += [pair for parent in self._candidates() if parent not in ranked for pair in self._own_pairs(parent)]
+            pairs += [pair for parent in candidates(self.belief) if parent not in ranked for pair in self._own_pairs(parent)]
         best = max(pairs, key=lambda p: p.score, default=None)
         ask = self._ask(ranked, best) if may_ask else None
         return NextStep(self.belief, ask, best, focus, ranked)
@@ -140,15 +100,11 @@ class _Search:
         return any(t.child == child for t in self.belief.evidence.since(focus.tried))
 
     def _ranked(self, focus: Focus | None) -> tuple[str, ...]:
-        among: Sequence[str] = self._candidates() if focus is None else self._lineage(focus) or [focus.root]
+        among: Sequence[str] = candidates(self.belief) if focus is None else self._lineage(focus) or [focus.root]
         limit = round(self.belief.tuning.parents)
         ranked = sorted(among, key=self._prospect, reverse=True)[:limit]
         pinned = [k for k, c in self.belief.evidence.kernels.items() if c.pinned and k not in ranked]
         return (*ranked, *pinned)
-
-    def _candidates(self) -> list[str]:
-        """All kernels that can be parents."""
-        return [k for k in self.belief.parents if not self.belief.evidence.kernels[k].copy]
 
     def _value(self, parent: str) -> float:
         """The value of a parent, less what was already drawn from it."""
@@ -192,16 +148,8 @@ class _Search:
     def _repeated_pairs(self, parent: str) -> list[Pair]:
         """The ideas that gained elsewhere and are new to the parent and its lineage."""
         belief = self.belief
-        lineage, own = lineage_stems(belief.evidence.kernels, parent), self.open.get(parent, ())
-        excluded = belief.evidence.rejected | belief.evidence.fixed
-        known = {*lineage, *belief.parents[parent].tried, *excluded, *(idea.stem for idea in own), TUNE}
-        pairs: list[Pair] = []
-        for stem, record in belief.stems.items():
-            if record.measured and record.gained > belief.tuning.retarget and stem not in known:
-                known_predictions = belief.evidence.predictions.get(stem)
-                predicted = known_predictions.mean if known_predictions is not None else record.gain
-                pairs.append(self._pair(parent, stem, predicted, 0.0, ""))
-        return pairs
+        known = ruled_out(belief, parent, self.open.get(parent, ()))
+        return [self._pair(parent, stem, predicted, 0.0, "") for stem, predicted in repeatable(belief) if stem not in known]
 
     def _pair(self, parent: str, stem: str, predicted: float, adjustment: float, idea: str) -> Pair:
         belief = self.belief
@@ -216,11 +164,10 @@ class _Search:
 
     def _tuning_pair(self, parent: str, idea: str) -> Pair:
         """Other values of the parent's tunables; it needs no new code and rarely fails."""
-        belief = self.belief
-        gain, spread, success = belief.tuning_gain()
-        drawn = gain + self._spread() * spread
-        score = self._value(parent) + drawn - belief.tuning.failure * (1.0 - success) / 0.75
-        return Pair(parent, TUNE, score, gain, spread, success, idea)
+        pair = tuning_pair(self.belief, parent, idea)
+        drawn = pair.expected + self._spread() * pair.deviation
+        score = self._value(parent) + drawn - self.belief.tuning.failure * (1.0 - pair.success) / 0.75
+        return replace(pair, score=score)
 
     def _spread(self) -> float:
         """Standard deviations above its expectation at which a gain is judged this time."""
@@ -228,11 +175,7 @@ class _Search:
 
     def _ask(self, ranked: Sequence[str], best: Pair | None) -> Ask | None:
         """Whether a new idea promises more than the best at hand."""
-        belief = self.belief
-        short = [
-            k for k in ranked
-            if len(self.open.get(k, ())) < self.each and belief.evidence.asked.get(k, 0) < _MOST_ASKED
-        ]  # fmt: skip
+        belief, short = self.belief, short_of_ideas(self.belief, ranked, self.open, self.each)
         if not short:
             return None
         new = max(self._value(k) for k in short) + new_idea_gain(self.belief) + self._spread() * belief.posterior.noise
@@ -252,9 +195,7 @@ class _Search:
         best = belief.best
         top = belief.parents[best].value
         exhausted = belief.exhausted
-        here = 0.0 if exhausted else max((self._improvement(pair, top) for pair in pairs), default=0.0)
-        verified, failed = belief.rate
-        success = (verified + 3.0) / (verified + failed + 4.0)
+        here = 0.0 if exhausted else max((improvement(belief, pair, top) for pair in pairs), default=0.0)
         spread, steps = pstdev(belief.gains), 0
         found: tuple[float, str, int] | None = None
         kernels = belief.evidence.kernels
@@ -270,7 +211,7 @@ class _Search:
                 found = (gain, at, steps)
         if found is None or tuning.restart * found[0] <= here:
             return None
-        return Focus(found[1], found[2] / success + 1, belief.evidence.tried)
+        return Focus(found[1], found[2] / belief.newly + 1, belief.evidence.tried)
 
     def _regained(self, at: str, below: str, top: float, *, known_ideas: bool) -> float:
         """How far above the best a restart from ``at`` is expected to lead; ``below`` is its child towards the best.
@@ -287,11 +228,6 @@ class _Search:
                 first = max(belief_pair(belief, idea).expected for idea in new)
                 return value + first + regress * (top - belief.parents[below].value) - top
         return (1.0 - regress) * (value - top)
-
-    def _improvement(self, pair: Pair, top: float) -> float:
-        """What a kernel for the pair is expected to improve the best by; one that fails improves nothing."""
-        value = self.belief.parents[pair.parent].value + pair.expected
-        return pair.success * expected_improvement(value - top, pair.deviation)
 
     def _restarts(self, parent: str) -> int:
         """Kernels on a parent beyond the first, which stand for earlier restarts from it."""

@@ -87,6 +87,8 @@ class Evidence:
     """Stems of ideas that nobody can write for another parent: the playbook's, in a session without a writer."""
     count_earlier: Callable[[], int] = lambda: 0
     """Counts the trials of the session before those in ``trials``: only a restart needs it, and ideas may be ten thousand."""
+    left: int | None = None
+    """Kernels until the session's end; ``None`` where no limit counts kernels."""
     invents: bool = True
     """Whether anybody has new ideas for any kernel. A playbook has what is written in it, for the kernels that it names."""
 
@@ -138,7 +140,8 @@ def evidence(state: SessionState) -> Evidence:
     return Evidence(
         settings.seed, max(queries.last_round(state), 0), kernels, trials, tuple(tables.open), tables.asked,
         predictions, _prior(state, settings.prior), frozenset(tables.rejected), frozenset(tables.tuned),
-        frozenset(tables.fixed), partial(_earlier, state, len(tables.tried)), state.models.source != PLAYBOOK,
+        frozenset(tables.fixed), partial(_earlier, state, len(tables.tried)),
+        queries.kernels_left(state), state.models.source != PLAYBOOK,
     )  # fmt: skip
 
 

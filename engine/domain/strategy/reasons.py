@@ -6,9 +6,9 @@ import math
 
 from engine.domain.plan import Focus
 from engine.domain.strategy.belief import Belief
-from engine.domain.strategy.choice import Ask, NextStep, Pair
 from engine.domain.strategy.evidence import TUNE
 from engine.domain.strategy.racing import RaceWorth
+from engine.domain.strategy.steps import Ask, LastKernels, NextStep, Pair
 
 _NORMAL95 = 1.96
 
@@ -62,8 +62,19 @@ def of_parents(decision: NextStep, ask: Ask | None) -> str:
         names, why = (best.parent,), "A known idea is tried on it"
     else:
         names, why = decision.ranked[:1], "No idea is at hand"
+    if decision.last is not None and (ask is not None or best is not None):
+        why = _of_last(decision.last, ask, best)
     parents = [_standing(belief, name) for name in names] or ["no kernel can be a parent"]
     return ". ".join((*parents, why, *_restart(decision.focus)))
+
+
+def _of_last(last: LastKernels, ask: Ask | None, best: Pair | None) -> str:
+    """Why a round near the session's end is as it is: its two alternatives."""
+    left = f"{_counted(last.left, 'kernel')} left before the session ends, so what counts is what the next one adds to the best"
+    known, new = (f"expected to add {math.exp(gain):.3f}×" for gain in (last.known, last.new))
+    if ask is not None:
+        return f"{left}: a new idea is {new}, {f'the best at hand {known}' if best is not None else 'and none is at hand'}"
+    return f"{left}: the best idea at hand is {known}" + (f", a new one {new}" if last.new else "")
 
 
 def of_race(race: RaceWorth, next_kernel: float | None) -> str:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from engine.domain import queries
 from engine.domain.state import SessionState
-from engine.domain.strategy.choice import NextStep, decided, new_idea_gain
+from engine.domain.strategy.choice import decided
 from engine.domain.strategy.evidence import evidence
 from engine.domain.strategy.regression import expected_improvement
+from engine.domain.strategy.steps import NextStep, improvement, new_idea_gain
 
 LONGEST_WAIT = 4
 """In every fourth turn the search with the fewest kernels is next, whatever is expected of it: an expectation may be wrong."""
@@ -37,12 +38,9 @@ def next_gain(step: NextStep) -> float:
     """The expected improvement of the best kernel by the next one: a new idea, or the one that the decision takes."""
     belief = step.belief
     top = belief.parents[belief.best].value
-    verified, failed = belief.rate
-    success = (verified + 3.0) / (verified + failed + 4.0)
-    gain = success * expected_improvement(new_idea_gain(belief), belief.posterior.noise)
+    gain = belief.newly * expected_improvement(new_idea_gain(belief), belief.posterior.noise)
     if step.pair is not None:
-        over = belief.parents[step.pair.parent].value + step.pair.expected - top
-        gain = max(gain, step.pair.success * expected_improvement(over, step.pair.deviation))
+        gain = max(gain, improvement(belief, step.pair, top))
     return gain
 
 
