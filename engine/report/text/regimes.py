@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from engine.domain import regimes, stats
 from engine.domain.model import Interval, Measurement
 from engine.domain.regimes import ClockAndPower, Regime, Sustained
-from engine.report.text.lines import Span, Tone, duration_interval, one_line, ratio, speedup_tone, times
+from engine.report.text.lines import TOO_WIDE, Span, Tone, duration_interval, one_line, ratio, speedup_tone, times
 
 NOT_MEASURED = "not measured"
 
@@ -101,6 +101,8 @@ def sustained_words(found: Sustained, baseline: str) -> str:
     one = found.speedup.get(baseline)
     word = stats.significant(one) if one is not None else ""
     difference = "no measurable difference" if word == "undecided" else word
+    if one is not None and not stats.is_measurable(one):
+        difference = TOO_WIDE
     over = f"{times(one)} over {baseline}: {difference}" if one is not None else ""
     own, other = clock_words(found.kernel), clock_words(found.baseline)
     device = f"{own} ({baseline} {other})" if own and other else own

@@ -24,6 +24,7 @@ from engine.domain.model import (
 from engine.domain.preparation import Preparation
 from engine.domain.regimes import Regime
 from engine.report.text.lines import (
+    TOO_WIDE,
     Line,
     Span,
     Tone,
@@ -338,7 +339,7 @@ def measurement_rows(
     for name, ratio in measured.speedup.items():
         tone = Tone.WARN if caveat else speedup_tone(ratio)
         mean = mean_words(measured, name)
-        words = f"{times(ratio)} over {name}: {caveat or difference(ratio)}{f' ({mean})' if mean else ''}"
+        words = f"{times(ratio)} over {name}: {caveat or difference_words(ratio)}{f' ({mean})' if mean else ''}"
         rows.append(("speedup", Span(words, tone)))
     if measured.light is not None:
         floor = f"SOL {duration(measured.light.floor_us)}, bound by {measured.light.bound}"
@@ -362,6 +363,11 @@ def difference(ratio: Interval) -> str:
     """``faster``, ``slower`` or ``no measurable difference``."""
     word = stats.significant(ratio)
     return "no measurable difference" if word == "undecided" else word
+
+
+def difference_words(ratio: Interval) -> str:
+    """``difference``, or why it cannot be told."""
+    return difference(ratio) if stats.is_measurable(ratio) else TOO_WIDE
 
 
 def contract_words(contract: str) -> str:
