@@ -9,7 +9,8 @@ from engine.domain.corroboration import NOT_CORROBORATED
 from engine.domain.model import Interval, Measurement
 from engine.domain.regimes import Regime
 from engine.report.text.lines import Line, Span, Tone, counted, fields, line, speedup_tone, times
-from engine.report.text.verdict import NO_RESULT, Verdict, difference, difference_words, doubt_rows
+from engine.report.text.regimes import difference, difference_words
+from engine.report.text.verdict import NO_RESULT, Verdict, doubt_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.domain import corroboration, stats, suite
+from engine.domain import corroboration, suite
 from engine.domain import work as w
 from engine.domain.corroboration import MEASURED, NOT_CORROBORATED, QUARANTINED
 from engine.domain.mismatch import Mismatch
@@ -24,7 +24,6 @@ from engine.domain.model import (
 from engine.domain.preparation import Preparation
 from engine.domain.regimes import Regime
 from engine.report.text.lines import (
-    TOO_WIDE,
     Line,
     Span,
     Tone,
@@ -39,7 +38,7 @@ from engine.report.text.lines import (
     times,
 )
 from engine.report.text.progress import verification_words
-from engine.report.text.regimes import RegimeFigures, regime_figures, regime_rows
+from engine.report.text.regimes import RegimeFigures, difference_words, regime_figures, regime_rows
 from engine.report.text.suite import mean_words, suite_lines
 from engine.report.text.tree import correctness_words, sandbox_words
 
@@ -357,17 +356,6 @@ def sampling_words(measured: Measurement) -> str:
 def corroboration_words(measured: Measurement) -> str:
     """Whether the judge's own clock confirms the time."""
     return "corroborated by the judge's clock" if measured.corroborated else "NOT corroborated by the judge's clock"
-
-
-def difference(ratio: Interval) -> str:
-    """``faster``, ``slower`` or ``no measurable difference``."""
-    word = stats.significant(ratio)
-    return "no measurable difference" if word == "undecided" else word
-
-
-def difference_words(ratio: Interval) -> str:
-    """``difference``, or why it cannot be told."""
-    return difference(ratio) if stats.is_measurable(ratio) else TOO_WIDE
 
 
 def contract_words(contract: str) -> str:
