@@ -1,8 +1,9 @@
 """Renders the screens as SVG files for the documentation: ``python scripts/pictures.py [SESSION ...]``.
 
-Writes to docs/pictures/ unless ``--into`` names another folder; ``--size 80x24`` is repeatable; ``--scene`` (repeatable) limits
-the scenes, ``--all`` adds every page, form and dialog. The session shown is that of the tests, frozen in its fifth round: the
-pictures are the same on every machine. Each SESSION (a folder) is shown as well, as its replay ends.
+Writes to docs/pictures/ unless ``--into`` names another folder; ``--size 80x24`` is repeatable; ``--theme`` names another
+theme; ``--scene`` (repeatable) limits the scenes, ``--all`` adds every page, form and dialog. The session shown is that of the
+tests, frozen in its fifth round: the pictures are the same on every machine. Each SESSION (a folder) is shown as well, as its
+replay ends.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from engine.journal.journal import Journal  # noqa: E402
 from engine.session.source import Batch, Capability, Progress  # noqa: E402
 from tui.app import EspalierApp  # noqa: E402
 from tui.bridge import Bridge  # noqa: E402
+from tui.preferences import PREFERENCES, Preferences, ThemeChoice, write_preferences  # noqa: E402
 from tui.screens.open_session import OpenSessionDialog  # noqa: E402
 from tui.screens.session import SessionScreen  # noqa: E402
 from tui.screens.trust_dialog import TrustDialog  # noqa: E402
@@ -337,40 +339,45 @@ def clock() -> float:
     return ui.NOW
 
 
+def app_on(action: str = "home", subject: object = None, *, opener: ui.FakeOpener | None = None) -> EspalierApp:
+    """The app with the theme of the pictures, which lies in the working folder."""
+    return ui.app(opener, action, subject, clock=clock, keymap=Path("keys.toml").resolve())
+
+
 async def make(into: Path, size: tuple[int, int], sessions: list[Path], root: Path, scenes: list[str]) -> None:
     """Render all scenes at one size."""
     name = f"{size[0]}x{size[1]}"
     opener = ui.FakeOpener(clock=clock)
     for scene, act in ({"home": still} | AT_HOME).items():
         if scene in scenes:
-            await picture(ui.app(opener, clock=clock), size, after(home, act), None, into / f"{scene}-{name}.svg")
+            await picture(app_on(opener=opener), size, after(home, act), None, into / f"{scene}-{name}.svg")
     for scene, act in (SCENES | DIALOGS).items():
         if scene in scenes:
-            app = ui.app(opener, "none", clock=clock)
+            app = app_on("none", opener=opener)
             bridge = live(root / "softmax-2026-11-18-1", asks=scene in ASKING)
             await picture(app, size, act, bridge, into / f"{scene}-{name}.svg")
     for scene, act in REPLAYED.items():
         if scene in scenes:
-            app = ui.app(opener, "replay", root / "softmax-2026-11-18-1", clock=clock)
+            app = app_on("replay", root / "softmax-2026-11-18-1", opener=opener)
             await picture(app, size, act, None, into / f"{scene}-{name}.svg")
     for scene, act in SUITE.items():
         if scene in scenes:
-            app = ui.app(opener, "replay", ROOT / "sessions" / "rmsnorm_bf16", clock=clock)
+            app = app_on("replay", ROOT / "sessions" / "rmsnorm_bf16", opener=opener)
             await picture(app, size, act, None, into / f"{scene}-{name}.svg")
     for scene, act in FIRST.items():
         if scene in scenes:
             os.environ["ESPALIER_HOME"] = "empty"
-            await picture(ui.app(opener, clock=clock), size, act, None, into / f"{scene}-{name}.svg")
+            await picture(app_on(opener=opener), size, act, None, into / f"{scene}-{name}.svg")
             os.environ["ESPALIER_HOME"] = "."
     for folder in sessions:
-        app = ui.app(ui.FakeOpener(), "replay", folder, clock=clock)
+        app = app_on("replay", folder, opener=ui.FakeOpener())
         await picture(app, size, keys("b"), None, into / f"{folder.name}-{name}.svg")
-        app = ui.app(ui.FakeOpener(), "replay", folder, clock=clock)
+        app = app_on("replay", folder, opener=ui.FakeOpener())
         await picture(app, size, keys("b", "t"), None, into / f"{folder.name}-charts-{name}.svg")
 
 
 async def light(into: Path, size: tuple[int, int], root: Path) -> None:
-    app = ui.app(clock=clock)
+    app = app_on()
     await picture(app, size, keys("f2"), live(root / "softmax-2026-11-18-1"), into / f"light-{size[0]}x{size[1]}.svg")
 
 
@@ -379,6 +386,7 @@ def main() -> None:
     parser.add_argument("sessions", nargs="*", type=Path)
     parser.add_argument("--into", type=Path, default=ROOT / "docs" / "pictures")
     parser.add_argument("--size", action="append", default=[])
+    parser.add_argument("--theme", choices=[str(one) for one in ThemeChoice if one is not ThemeChoice.AUTO], default="dark")
     parser.add_argument("--scene", action="append", choices=EVERYTHING, default=[])
     parser.add_argument(
         "--all", action="store_true", help="all screens, forms and dialogs, instead of those in the documentation"
@@ -394,6 +402,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="espalier-pictures-") as name:
         os.chdir(name)
         os.environ["ESPALIER_HOME"] = "."
+        write_preferences(Path(PREFERENCES), Preferences(ThemeChoice(options.theme)))
         root = Path("sessions")
         stored(root / "softmax-2026-11-18-1")
         for other in ("softmax-2026-11-17-2", "softmax-2026-11-17-1"):

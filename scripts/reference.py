@@ -6,6 +6,7 @@ shapes from their dataclasses. A page asks for one with ``<!-- generate: PART --
 
 from __future__ import annotations
 
+import argparse
 import ast
 import contextlib
 import dataclasses
@@ -388,12 +389,16 @@ PARTS: Mapping[str, Callable[[], str]] = {
 """Part → what makes its Markdown."""
 
 
-def main(names: list[str]) -> int:
+def main() -> None:
     """Print the parts, or those named."""
-    for name in names or PARTS:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of {', '.join(PARTS)}; all without one")
+    options = parser.parse_args()
+    if unknown := [name for name in options.parts if name not in PARTS]:
+        parser.error(f"unknown part {unknown[0]}; parts are {', '.join(PARTS)}")
+    for name in options.parts or PARTS:
         sys.stdout.write(f"{PARTS[name]()}\n\n")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

@@ -62,7 +62,7 @@ ROTATING = (
 )
 """Folders and files whose slow tests CI runs in turn: each day one share of them (``ESPALIER_SHARE``, e.g. ``0/7``)."""
 BY_HAND = ("tui/test_new_user.py",)
-"""What CI leaves out: twelve sessions in a real terminal, minutes each, that have not passed as a whole yet."""
+"""What CI leaves out: twelve sessions in a real terminal, about a minute each on an idle machine."""
 LONG = (
     "report/test_ablation.py",
     "tui/test_terminal_end_to_end.py",

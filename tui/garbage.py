@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 from collections.abc import Iterator, Mapping
 
 MANY_NEW = 20_000
 """New objects that would lengthen the next collection by some 10 ms."""
-MANY_KEPT = 50_000
-"""Objects kept by a full collection that are more than most screens have: a search of many kernels."""
+MANY_KEPT = 150_000
+"""Blocks of memory more than at the last freezing that most screens do not have: those of some 50,000 objects, as a search of
+many kernels keeps."""
 
 
 @contextlib.contextmanager
@@ -26,17 +28,28 @@ def without_collections() -> Iterator[None]:
         yield
     finally:
         if gc.get_count()[0] > MANY_NEW:
-            gc.freeze()
+            _freeze()
         gc.enable()
 
 
 def shorten_collections() -> None:
     """Freeze what is loaded by now, and from now on what grows beyond ``MANY_KEPT``. Calling it again freezes once more."""
-    gc.freeze()
+    _freeze()
     if _freeze_many not in gc.callbacks:
         gc.callbacks.append(_freeze_many)
 
 
 def _freeze_many(phase: str, about: Mapping[str, int]) -> None:
-    if phase == "stop" and about["generation"] == 2 and len(gc.get_objects(2)) > MANY_KEPT:
-        gc.freeze()
+    if phase == "stop" and about["generation"] == 2 and sys.getallocatedblocks() - _frozen_blocks > MANY_KEPT:
+        _freeze()
+
+
+_frozen_blocks = 0
+"""How many blocks of memory were allocated at the last freezing. ``gc.get_objects`` would count objects, but also refer to each
+of them for a moment: a tuple that another thread fills meanwhile raises SystemError then."""
+
+
+def _freeze() -> None:
+    global _frozen_blocks
+    gc.freeze()
+    _frozen_blocks = sys.getallocatedblocks()

@@ -4,6 +4,9 @@ Reported as for upstream (Textual 8.2.8). ``Widget.mount`` adds nothing to a wid
 once ``App.exit`` was called; Compose, Mount and what follows them are still handled, and an ``on_mount`` that looks for them
 raises NoMatches. Either exception ends the program with a traceback. So does what ``call_after_refresh`` was given: the
 screen on top calls it, after the widget of the caller has lost its own widgets.
+
+A screen whose queue holds several messages handles them without a pause. Each resize and each return to a screen lays all of
+it out, and no key was read until the last was done; now the loop turns after each.
 """
 
 from __future__ import annotations
@@ -17,10 +20,13 @@ from textual.dom import DOMNode
 from textual.events import Compose, Mount, Resize, ScreenResume, Show
 from textual.message import Message
 from textual.message_pump import MessagePump
+from textual.screen import Screen
 from textual.widget import Widget
 
 _BEGINNINGS = (Compose, Mount, Resize, ScreenResume, Show)
 """What a widget handles when it begins or appears."""
+_LAYOUTS = (Resize, ScreenResume)
+"""After which a screen is laid out as a whole."""
 Result = TypeVar("Result")
 
 
@@ -47,6 +53,8 @@ async def while_shown(node: DOMNode, awaited: Awaitable[Result]) -> Result:
 async def _dispatch(widget: Widget, message: Message) -> None:
     if not (isinstance(message, _BEGINNINGS) and is_going(widget)):
         await MessagePump._dispatch_message(widget, message)
+        if isinstance(message, _LAYOUTS) and isinstance(widget, Screen):
+            await asyncio.sleep(0)
 
 
 def _call_after_refresh(widget: Widget, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:

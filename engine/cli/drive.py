@@ -29,13 +29,15 @@ T = TypeVar("T")
 RunSession = Callable[[LiveSession], Awaitable[Outcome]]
 LiveTable = Callable[[int], Sequence[Line]]
 """The lines of a table as it is now, at most this many."""
+_SILENCE = 10.0
+"""Seconds without a line after which a log gets the next progress of whatever runs."""
 
 
 class ProgressPrinter:
     """Prints progress on standard error, with the seconds since it was made. --quiet: nothing; --verbose: every step."""
 
     def __init__(self) -> None:
-        self._began = time.time()
+        self._began = self._printed = time.time()
         self._transient = TransientLines()
         self._status: Line = ()
         self._table: LiveTable | None = None
@@ -45,8 +47,8 @@ class ProgressPrinter:
 
     def show(self, text: str) -> None:
         """Show a line on a terminal until the next one; with --verbose, print it. Without a terminal, print whom a lease is
-        waited for."""
-        if is_waiting(text) and not is_terminal(sys.stderr):
+        waited for, and what runs after a long silence."""
+        if not is_terminal(sys.stderr) and (is_waiting(text) or time.time() - self._printed > _SILENCE):
             self.step(text)
             return
         spans = timestamped(line(one_line(text)), time.time() - self._began)
@@ -79,6 +81,7 @@ class ProgressPrinter:
 
     def _print(self, lines: Sequence[Line]) -> None:
         """Print lines that stay, above what is overwritten."""
+        self._printed = time.time()
         self.clear()
         show(lines, err=True)
         self._draw()

@@ -14,7 +14,7 @@ from engine.ideas.playbook import available
 from engine.journal import bank as banks
 from engine.journal import store
 from engine.problem import catalog
-from engine.report.text.lines import Span, Tone, counted, table, times, tunables
+from engine.report.text.lines import Span, Tone, counted, shortened, table, times
 
 
 @click.command()
@@ -100,7 +100,11 @@ def _bank_row(entry: banks.BankEntry) -> list[Span]:
         Span(f"{entry.problem} {entry.workload}"),
         Span(f"{times(entry.speedup)} {entry.baseline}", Tone.GOOD if entry.speedup.low > 1.0 else Tone.PLAIN),
         Span(f"{entry.dialect.value}, {entry.contract.value}", Tone.FAINT),
-        Span(f"{entry.idea} {tunables(entry.tunables)}".strip()),
         Span(entry.device, Tone.FAINT),
+        Span(shortened(entry.idea, _IDEA)),
         Span(f"accepted in spite of: {'; '.join(entry.doubts)}" if entry.doubts else "", Tone.WARN),
     ]
+
+
+_IDEA = 48
+"""Columns for the title of an idea. ``kernel show`` has all of it and the tunables."""

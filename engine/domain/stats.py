@@ -87,3 +87,11 @@ def significant(interval: Interval) -> str:
     if interval.low > 1.0:
         return "faster"
     return "slower" if interval.high < 1.0 else "undecided"
+
+
+_WIDEST = 10.0
+
+
+def is_measurable(interval: Interval) -> bool:
+    """Whether a speedup's interval says anything: it excludes 1.0, or its ends are within a factor of ten of each other."""
+    return significant(interval) != "undecided" or interval.high <= _WIDEST * interval.low

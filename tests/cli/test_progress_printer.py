@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from engine.cli import drive
 from engine.cli.drive import ProgressPrinter
 
 WAITING = "waiting for cpu, held by process 41"
@@ -25,3 +26,15 @@ def test_without_a_terminal_passing_progress_prints_whom_it_waits_for(capsys: py
         printer.show(text)
     (printed,) = capsys.readouterr().err.splitlines()
     assert WAITING in printed
+
+
+def test_without_a_terminal_a_long_silence_ends_with_what_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(drive.time, "time", lambda: now)
+    printer = ProgressPrinter()
+    for moment in (101.0, 109.0, 111.0, 112.0, 123.0):
+        now = moment
+        printer.show(f"k3 trial at {moment}")
+    assert [line.partition("trial at ")[2] for line in capsys.readouterr().err.splitlines()] == ["111.0", "123.0"]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from engine.domain.model import Interval
 from engine.domain.stats import (
     block_interval,
+    is_measurable,
     median_interval,
     pair_log_ratio,
     ratio_interval,
@@ -159,3 +160,12 @@ def test_widening_keeps_the_value(value: float, factor: float) -> None:
 )  # fmt: skip
 def test_a_difference_needs_an_interval_without_1(low: float, high: float, word: str) -> None:
     assert significant(Interval((low + high) / 2, low, high)) == word
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "measurable"),
+    [(0.9, 1.1, True), (0.4, 4.0, True), (0.39, 4.0, False), (0.0803, 197.0, False), (0.0, math.inf, False), (0.0, 2.0, False),
+     (1.01, 20.0, True), (0.001, 0.9, True)],
+)  # fmt: skip
+def test_an_interval_that_allows_both_ten_times_more_and_less_says_nothing(low: float, high: float, measurable: bool) -> None:
+    assert is_measurable(Interval((low + high) / 2, low, high)) is measurable

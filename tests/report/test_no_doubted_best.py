@@ -42,7 +42,7 @@ class DoubtfulWalk(RandomWalk):
 
 
 def unsure(measurement: Measurement) -> Measurement:
-    return replace(measurement, corroborated=False, doubts=("planted",))
+    return replace(measurement, corroborated=False, doubts=("small: not corroborated: planted",))
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +127,7 @@ def test_every_doubted_kernel_has_a_doubt_and_is_told(states: list[SessionState]
             assert one.status == corroboration.status(state.kernels[name])
         rows = [words.text for name, words in tree.evidence(state) if name == "doubted"]
         assert bool(rows) is bool(told)
+        assert not [words for words in rows if words.count("not corroborated") > 1]
 
 
 @given(st.integers(0, 10_000))

@@ -33,7 +33,7 @@ from engine.problem import catalog
 from engine.report.text import comparison
 from engine.report.text import verdict as v
 from engine.report.text.head_to_head import head_to_head, head_to_head_lines
-from engine.report.text.lines import plain
+from engine.report.text.lines import Span, plain
 from engine.toolchain import plan as launch_plan
 from engine.toolchain.kernel_file import KernelCode
 from engine.toolchain.resolution import resolve
@@ -116,6 +116,17 @@ def test_a_comparison_claims_no_more_than_its_interval(ratio: Interval, words: s
     assert words in plain(
         head_to_head_lines(v.verdict(SUBJECT, None, w.Measured(measured(ratio), 1.0), v.StageSeconds()), found)[0]
     )
+
+
+def test_a_speedup_that_is_not_measurable_is_told_with_its_reason_instead_of_a_figure() -> None:
+    wide = Interval(3.97, 0.0803, 197.0)
+    (row,) = (words for name, words in v.measurement_rows(measured(wide)) if name == "speedup")
+    assert isinstance(row, Span)
+    assert row.text.startswith("not measurable [0.0803, 197] over eager: too few process pairs")
+    found = head_to_head("b.cpp", measured(wide, "other"))
+    words = plain(head_to_head_lines(v.verdict(SUBJECT, None, w.Measured(measured(wide), 1.0), v.StageSeconds()), found)[0])
+    assert "3.97" not in words
+    assert "no measurable difference" not in words
 
 
 @pytest.fixture(scope="module")

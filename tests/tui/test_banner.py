@@ -14,7 +14,7 @@ from textual.widgets import OptionList, Static
 
 from engine.domain.errors import ProposerError
 from engine.domain.events import IdeaEdited
-from engine.domain.state import IdeaStatus, SessionState
+from engine.domain.state import SessionState
 from engine.domain.work import WorkKey
 from engine.ideas.proposer import Calls, CodeRequest, Implementation
 from tui import actions
@@ -31,8 +31,7 @@ CALM = replace(
 
 
 def texts(state: SessionState, source: Source, keys: dict[str, str] | None = None, room: int = 120) -> list[str]:
-    waiting = tuple(idea for idea in state.ideas.values() if idea.status is IdeaStatus.PROPOSED)
-    shown = banner.banner(state, source, waiting)
+    shown = banner.banner(state, source)
     assert shown is not None
     return [line.text for line in banner.lines(shown, lambda action: actions.shown_key(action, keys or {}), room)]
 
@@ -55,7 +54,7 @@ def test_every_stop_names_its_remedy_and_a_key_that_exists(work: str, words: str
         message, hints = texts(CALM, Source(stopped={WorkKey.parse(work): reason}), room=room)
         assert f"{words} failed: the"[: room - 2] in message
         assert "R: retry" in hints
-    stopped = banner.banner(CALM, Source(stopped={WorkKey.parse(work): reason}), ())
+    stopped = banner.banner(CALM, Source(stopped={WorkKey.parse(work): reason}))
     assert stopped is not None
     assert len(stopped.remedies) > 1
     assert all(action in {one.id for one in actions.ACTIONS} for action, _ in stopped.remedies)
@@ -66,7 +65,6 @@ def test_every_stop_names_its_remedy_and_a_key_that_exists(work: str, words: str
     [
         (replace(STATE, called_off={WorkKey.parse("propose:3"): "cancelled by hand"}), "R: retry"),
         (replace(CALM, paused="lunch"), "Paused: lunch  ·  P: resume"),
-        (replace(CALM, ideas=STATE.ideas), "1 idea awaits approval  ·  i: approve or reject"),
         (STATE, "a: accept"),
         (replace(CALM, closed="enough"), "L: more rounds"),
     ],
@@ -76,21 +74,24 @@ def test_what_waits_is_named_with_the_key_that_decides(state: SessionState, word
 
 
 def test_in_one_row_the_first_remedy_stays_whole_and_remedies_alone_are_left_to_the_footer() -> None:
-    waiting = tuple(idea for idea in STATE.ideas.values() if idea.status is IdeaStatus.PROPOSED)
     for state in (STATE, replace(CALM, paused="a very long lunch with everyone")):
-        shown = banner.banner(state, Source(), waiting)
+        shown = banner.banner(state, Source())
         assert shown is not None
         (one,) = banner.lines(shown, lambda action: actions.shown_key(action, {}), 40, 1)
         assert one.width <= 40
         assert shown.remedies[0][1] in one.text
-    ended = banner.banner(replace(CALM, closed="done"), Source(steers=False, replays=True), ())
+    ended = banner.banner(replace(CALM, closed="done"), Source(steers=False, replays=True))
     assert ended is not None
     assert banner.lines(ended, str, 40, 1) == ()
 
 
 def test_the_keys_are_the_users() -> None:
-    assert "e: approve or reject" in texts(replace(CALM, ideas=STATE.ideas), Source(), {"session.gate": "e"})[0]
+    assert "e: retry" in "\n".join(texts(CALM, Source(stopped={WorkKey.parse("prepare"): "gone"}), {"steer.retry": "e"}))
     assert "f7: resume" in texts(replace(CALM, paused="lunch"), Source(), {"steer.pause": "f7"})[0].replace("F7", "f7")
+
+
+def test_ideas_that_await_approval_are_left_to_the_heading_and_the_footer() -> None:
+    assert banner.banner(replace(CALM, ideas=STATE.ideas), Source()) is None
 
 
 def test_a_session_that_runs_elsewhere_is_retried_there() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -39,7 +41,7 @@ def test_collections_go_on_after_an_error() -> None:
     assert gc.isenabled()
 
 
-@pytest.mark.parametrize(("count", "is_frozen"), [(garbage.MANY_KEPT, True), (10, False)])
+@pytest.mark.parametrize(("count", "is_frozen"), [(2 * garbage.MANY_KEPT, True), (10, False)])
 def test_a_growing_search_is_frozen_by_the_collection_that_looked_at_it(count: int, is_frozen: bool) -> None:
     garbage.shorten_collections()
     garbage.shorten_collections()
@@ -47,4 +49,22 @@ def test_a_growing_search_is_frozen_by_the_collection_that_looked_at_it(count: i
     before = gc.get_freeze_count()
     kept = kept_objects(count)
     gc.collect()
-    assert (gc.get_freeze_count() >= before + len(kept)) is is_frozen
+    assert len(kept) == count
+    assert (gc.get_freeze_count() >= before + garbage.MANY_KEPT) is is_frozen
+
+
+def test_a_tuple_that_another_thread_fills_meanwhile_is_left_alone() -> None:
+    """A tuple that something else refers to while it grows is a SystemError."""
+    garbage.shorten_collections()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            filling = pool.submit(lambda: [tuple(str(n) for n in range(100)) for _ in range(10_000)])
+            while not filling.done():
+                gc.collect()
+                for _ in range(20):
+                    garbage._freeze_many("stop", {"generation": 2})
+    finally:
+        sys.setswitchinterval(before)
+    assert len(filling.result()) == 10_000

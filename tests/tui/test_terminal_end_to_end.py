@@ -77,7 +77,7 @@ def test_a_session_from_its_beginning_to_its_replay(terminal: Terminal, tmp_path
     terminal.sees("to approve")
     time.sleep(0.7)
     terminal.keys("Escape")
-    terminal.sees("g: approve or reject")
+    terminal.sees("Approve ideas")
     wait_for(folder, lambda s: all(k.stage.settled for k in s.kernels.values()), "the seeds did not settle")
     terminal.keys("C-e")
     terminal.sees("End this session?")

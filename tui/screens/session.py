@@ -180,7 +180,7 @@ class SessionScreen(ArrangedScreen):
             bridge.fault, bridge.stopped, bridge.can(Capability.SUBMIT), bridge.runs_here, transport is not None,
             transport is None or transport.position >= transport.length, bridge.shell_name, bridge.ships, bridge.is_run,
         )  # fmt: skip
-        shown = banner.banner(bridge.state, source, self._waiting)
+        shown = banner.banner(bridge.state, source)
         rows = 1 if self.has_class("-short") else 2
         lines = banner.lines(shown, self.key_of, self.size.width, rows) if shown is not None else ()
         styled = [(line.text, _BANNER_STYLES[line.cells[0].ink]) for line in lines if line.cells]

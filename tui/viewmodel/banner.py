@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from engine.domain import queries
-from engine.domain.state import Idea, SessionState
+from engine.domain.state import SessionState
 from engine.domain.work import WorkKey, WorkKind
 from tui.viewmodel import kernels
 from tui.viewmodel.cells import Cell, Ink, Line, cut, line, one_line, width
 from tui.viewmodel.fmt import capitalised
-from tui.viewmodel.ideas import awaiting_approval
 from tui.viewmodel.stages import awaiting_answer, calls_by_hand, work_words
 from tui.viewmodel.tree_facts import tree_facts
 
@@ -52,8 +51,8 @@ class Source:
     """Some process runs the session."""
 
 
-def banner(state: SessionState, source: Source, waiting: tuple[Idea, ...]) -> Banner | None:
-    """The most important message; ``None`` if there is none. ``waiting``: the ideas that await approval."""
+def banner(state: SessionState, source: Source) -> Banner | None:
+    """The most important message; ``None`` if there is none. Ideas that await approval are in the heading and the footer."""
     if source.fault:
         return Banner(source.fault, (("session.home", "home, then open it again"),), Ink.BAD)
     if not source.is_run and state.closed is None:
@@ -74,8 +73,6 @@ def banner(state: SessionState, source: Source, waiting: tuple[Idea, ...]) -> Ba
         return Banner(f"Quarantined: {_names(kernel.id for kernel in held)}", _ON_QUARANTINED, Ink.WARN)
     if state.paused is not None:
         return Banner(f"Paused: {one_line(state.paused)}", (("steer.pause", "resume"),), Ink.WARN)
-    if waiting:
-        return Banner(awaiting_approval(len(waiting)), (("session.gate", "approve or reject"),), Ink.WARN)
     if undecided := _undecided(state):
         return Banner(undecided, (("session.race", "race again, on the incumbent"),), Ink.WARN)
     return None

@@ -60,10 +60,11 @@ def speedup_chart(state: SessionState, selected: str, view: PlotWindow, room: in
         return ChartPage(title, _climb_words(found, dots, room)[-height:])
     # a kernel that is added by hand may come before its round opens
     rounds = sorted({*state.rounds, *(dot.round for dot in found.dots)})
-    whole = (min(rounds) - 0.5, max(rounds) + 0.5), (0.0, max(1.1, max(dot.y for dot in dots) * 1.1))
+    top = max(1.1, max(dot.y for dot in dots) * 1.1)
+    whole = (min(rounds) - 0.5, max(rounds) + 0.5), _through_one(min(dot.y for dot in dots), top, height - 2)
     x, y = view.spans(*whole)
     marks = sorted({1.0, *round_ticks(y, _most_ticks(height))}, key=lambda mark: mark != 1.0)
-    y_axis = PlotAxis(tuple((mark, f"{mark:.4g}×") for mark in marks if y[0] <= mark <= y[1]), "")
+    y_axis = PlotAxis(tuple((mark, f"{mark:.4g}×") for mark in marks if max(0.0, y[0]) <= mark <= y[1]), "")
     x_axis = PlotAxis(tuple((float(number), str(number)) for number in rounds), "")
     canvas = Canvas(plot.plane_of(x, y, y_axis, room, height))
     canvas.along(1.0, *whole[0], "┄", Ink.RULE)
@@ -76,6 +77,18 @@ def speedup_chart(state: SessionState, selected: str, view: PlotWindow, room: in
     return ChartPage(title, plot.framed(canvas, x_axis, y_axis), _CLIMB_LEGENDS)
 
 
+def _through_one(least: float, top: float, rows: int) -> Span:
+    """The span of the speedups, from 0 where there are rows enough, with 1× in the middle of a row: what lies on the line is
+    within half a row of it, and what is clearly slower lies below it. A few rows are too coarse for that."""
+    if rows < _SOME_ROWS:
+        return 0.0, top
+    least = 0.0 if rows >= _MANY_ROWS else min(1.0, least)
+    steps = {below: max((1.0 - least) / below, (top - 1.0) / (rows - 1 - below)) for below in range(1, rows - 1)}
+    below = min(steps, key=lambda one: steps[one])
+    return 1.0 - below * steps[below], 1.0 + (rows - 1 - below) * steps[below]
+
+
+_SOME_ROWS, _MANY_ROWS = 5, 9
 _CLIMB_LEGENDS = (
     "╭─ incumbent, by races   ◇ best measured   ● measured   ○ screened   ◆ selected",
     "╭─ incumbent  ◇ best measured  ● measured  ○ screened  ◆ selected",

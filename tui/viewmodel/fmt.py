@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from engine.domain.figures import Interval
+from engine.domain.stats import is_measurable
+from engine.report.text.lines import NOT_MEASURABLE as NOT_MEASURABLE
 from engine.report.text.lines import counted as counted
 from engine.report.text.lines import digits as digits
 from engine.report.text.lines import duration as duration
@@ -23,6 +25,8 @@ from engine.report.text.lines import tunables as tunables
 from tui.viewmodel.cells import Cell, Ground, Ink, merge_cells, width
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
+NO_FIGURE = "–"
+"""Stands for a speedup that is not measurable."""
 LEVELS = " ▁▂▃▄▅▆▇█"
 
 
@@ -34,6 +38,11 @@ def capitalised(words: str) -> str:
 def ratio(value: float) -> str:
     """``1.52×``; two decimals below a hundred, three significant digits below a tenth."""
     return f"{ratio_digits(value)}×"
+
+
+def ratio_of(interval: Interval) -> str:
+    """``1.52×``, or a dash where the interval says nothing."""
+    return ratio(interval.value) if is_measurable(interval) else NO_FIGURE
 
 
 def interval_ends(interval: Interval) -> str:
@@ -75,14 +84,18 @@ _BANDS = {
 
 
 def speedup(interval: Interval, *, doubted: bool = False) -> Cell:
-    """``▲ 1.52×``; ``▼`` slower, ``≈`` undecided, ``?`` not corroborated."""
+    """``▲ 1.52×``; ``▼`` slower, ``≈`` undecided, ``?`` not corroborated; ``≈ not measurable`` if the interval says nothing."""
     ink = speedup_ink(interval)
+    if not is_measurable(interval):
+        return Cell(f"≈ {NOT_MEASURABLE}", ink)
     return Cell(f"? {figures(interval)[0]}×", Ink.UNDECIDED) if doubted else Cell(f"{_SIGNS[ink]} {figures(interval)[0]}×", ink)
 
 
 def speedup_forms(interval: Interval, *, doubted: bool = False) -> tuple[str, ...]:
     """``speedup``'s text, then shorter forms of it."""
     text = speedup(interval, doubted=doubted).text
+    if not is_measurable(interval):
+        return (text, f"≈ {NO_FIGURE}")
     return (text, *(f"{text[:2]}{interval.value:.{places}g}×" for places in (3, 2, 1)))
 
 

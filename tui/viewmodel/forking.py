@@ -57,4 +57,4 @@ def _figure(incumbent: tuple[str, Interval | None] | None) -> str:
     if incumbent is None:
         return "no verified kernel"
     kernel, ratio = incumbent
-    return f"{kernel} {fmt.ratio(ratio.value) if ratio is not None else ''}".strip()
+    return f"{kernel} {fmt.ratio_of(ratio) if ratio is not None else ''}".strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.domain import corroboration, queries, races
+from engine.domain import corroboration, queries, races, stats
 from engine.domain.model import Measurement
 from engine.domain.regimes import Regime
 from engine.domain.rules import adaptive
@@ -162,8 +162,9 @@ def _incumbent(state: SessionState) -> list[Piece]:
     value, low, high = fmt.headline_figures(ratio)
     shown = kernels.speedup(best, ratio)
     sign = "" if shown.ink is Ink.FASTER else shown.text[:2]
-    head = (Cell(f"{kernels.INCUMBENT} {best.id} ", Ink.BEST), Cell(f"{sign}{value}×", shown.ink))
-    over = (*head, Cell(f" {queries.ranking_baseline(state)}"))
+    figure = Cell(f"{sign}{value}×" if stats.is_measurable(ratio) else shown.text, shown.ink)
+    head = (Cell(f"{kernels.INCUMBENT} {best.id} ", Ink.BEST), figure)
+    over = (*head, Cell(f" {'' if stats.is_measurable(ratio) else 'over '}{queries.ranking_baseline(state)}"))
     label = " ".join(filter(None, (fmt.tunables(siblings.labels(state, best)[best.id].first), kernels.title(state, best))))
     labels = [(4 if room == _LABELS[0] else 9, (Cell(cut_whole(label, room), Ink.FAINT),)) for room in _LABELS]
     return [
@@ -185,7 +186,8 @@ def _sustained(state: SessionState, measured: Measurement) -> Piece:
     contradicts = bool(regimes.disagreement(measured, base, races.deciding_regime(state)))
     matters = contradicts or races.deciding_regime(state) is Regime.SUSTAINED
     value, low, high = fmt.headline_figures(found)
-    figure = (Cell(f"sustained {value}×", Ink.WARN if contradicts else fmt.speedup_ink(found)),)
+    shown = f"{value}×" if stats.is_measurable(found) else fmt.NOT_MEASURABLE
+    figure = (Cell(f"sustained {shown}", Ink.WARN if contradicts else fmt.speedup_ink(found)),)
     return Piece(((1 if matters else 8, figure), (3 if matters else 9, (*figure, Cell(f" [{low}, {high}]", Ink.FAINT)))))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.domain import corroboration, queries
+from engine.domain import corroboration, queries, stats
 from engine.domain.model import Interval
 from engine.domain.state import Idea, Kernel, SessionState
 from engine.report.text.lines import ratio
@@ -47,7 +47,8 @@ def incumbent_line(state: SessionState) -> str:
 
 def _speedup(state: SessionState, speedup: Interval) -> str:
     value, low, high = fmt.figures(speedup)
-    return f"{value} times {queries.ranking_baseline(state)}, interval {low} to {high}"
+    over = f"{queries.ranking_baseline(state)}, interval {low} to {high}"
+    return f"{value} times {over}" if stats.is_measurable(speedup) else f"{fmt.NOT_MEASURABLE} over {over}"
 
 
 def kernel_line(state: SessionState, kernel: Kernel) -> str:

@@ -120,7 +120,7 @@ def strip(
 
 _SHORT = {
     "building": "build", "verifying": "verify", "measuring": "measure", "measured": "done", "queued": "queue",
-    "failed": "failed", "to approve": "approve", "being written": "writing", "cancelled": "cancel", "repairing": "repair",
+    "failed": "failed", "to approve": "approve", "being written": "writing", "repairing": "repair",
     "ideas parked": "parked",
 }  # fmt: skip
 

@@ -100,7 +100,7 @@ def _intervals(state: SessionState, kernel: Kernel, measured: Measurement, room:
     lines = []
     for name, ratio, ink in shown:
         drawn = fmt.interval_line(ratio, low, high, room, ink)
-        figures = (Cell(f" {fmt.figures(ratio)[0]}×", ink), Cell(f" {fmt.interval_ends(ratio)}", Ink.FAINT))
+        figures = (Cell(f" {fmt.times(ratio).partition(' [')[0]}", ink), Cell(f" {fmt.interval_ends(ratio)}", Ink.FAINT))
         lines.append(line(Cell(f"  {pad(name, label)} ", Ink.LABEL), *drawn, *figures))
     return [*lines, *_axis(low, high, room, base, label)]
 

@@ -82,5 +82,5 @@ def _row(
         mark = f" {kernels.INCUMBENT}" if leads else "  "
         ink = Ink.UNDECIDED if doubted else Ink.BEST if leads else fmt.speedup_ink(ratio)
         words = f" {pad(_choice(kernel, head), room)}" if room else ""
-        cells.append(Cell(f"{pad(fmt.ratio(ratio.value), _FIGURE, right=True)}{mark}{words}", ink))
+        cells.append(Cell(f"{pad(fmt.ratio_of(ratio), _FIGURE, right=True)}{mark}{words}", ink))
     return WorkloadRow(kernel.id, title, tuple(cells))

@@ -9,7 +9,8 @@ from engine.domain.corroboration import NOT_CORROBORATED
 from engine.domain.model import Interval, Measurement
 from engine.domain.regimes import Regime
 from engine.report.text.lines import Line, Span, Tone, counted, fields, line, speedup_tone, times
-from engine.report.text.verdict import NO_RESULT, Verdict, difference, doubt_rows
+from engine.report.text.regimes import difference, difference_words
+from engine.report.text.verdict import NO_RESULT, Verdict, doubt_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,5 +41,6 @@ def head_to_head_lines(found: Verdict, compared: HeadToHead) -> list[Line]:
     how = ", back to back" if compared.regime == Regime.SUSTAINED else ""
     words = f"{times(compared.speedup)} over {compared.kernel}, {counted(compared.processes, 'process pair')}{how}: "
     tone = Tone.WARN if compared.doubts else speedup_tone(compared.speedup)
-    head = line(Span(found.kernel, Tone.STRONG), f" {words}", Span(compared.difference, tone))
+    result = compared.difference if stats.is_measurable(compared.speedup) else difference_words(compared.speedup)
+    head = line(Span(found.kernel, Tone.STRONG), f" {words}", Span(result, tone))
     return [head, *(line("  ", *spans) for spans in fields(doubt_rows(compared.doubts)))]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.domain.figures import Interval
-from engine.domain.stats import significant
+from engine.domain.stats import is_measurable, significant
 
 _LONGEST_STEM = 120
 
@@ -120,9 +120,14 @@ _NARROW = 0.008
 
 
 def times(interval: Interval) -> str:
-    """A ratio with its interval: ``1.52× [1.49, 1.55]``."""
+    """A ratio with its interval: ``1.52× [1.49, 1.55]``. Where the interval says nothing: ``not measurable [0.08, 197]``."""
     value, low, high = figures(interval)
-    return f"{value}× [{low}, {high}]"
+    return f"{value}× [{low}, {high}]" if is_measurable(interval) else f"{NOT_MEASURABLE} [{low}, {high}]"
+
+
+NOT_MEASURABLE = "not measurable"
+TOO_WIDE = "too few process pairs, or they differ too much"
+"""Why a speedup is not measurable."""
 
 
 def figures(interval: Interval) -> tuple[str, str, str]:

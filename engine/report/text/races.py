@@ -64,4 +64,4 @@ def lead_evidence(state: SessionState) -> Iterator[tuple[str, Span]]:
         yield ("race", Span(f"{best.id} {way}"))
     for race in races.undecided_races(state):
         kernel = race.kernel if best is None or race.kernel != best.id else race.against
-        yield ("undecided", Span(f"{kernel} {outcome_words(race, kernel)}: {ratio_words(race, kernel)}", Tone.WARN))
+        yield ("undecided", Span(f"{kernel} against {seen_by(race, kernel)[0]}: {ratio_words(race, kernel)}", Tone.WARN))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from engine.domain import regimes, stats
 from engine.domain.model import Interval, Measurement
 from engine.domain.regimes import ClockAndPower, Regime, Sustained
-from engine.report.text.lines import Span, Tone, duration_interval, one_line, ratio, speedup_tone, times
+from engine.report.text.lines import TOO_WIDE, Span, Tone, duration_interval, one_line, ratio, speedup_tone, times
 
 NOT_MEASURED = "not measured"
 
@@ -96,12 +96,21 @@ def clock_words(found: ClockAndPower | None) -> str:
     return ", ".join(part for part in parts if part)
 
 
+def difference(ratio: Interval) -> str:
+    """``faster``, ``slower`` or ``no measurable difference``."""
+    word = stats.significant(ratio)
+    return "no measurable difference" if word == "undecided" else word
+
+
+def difference_words(ratio: Interval) -> str:
+    """``difference``, or why it cannot be told."""
+    return difference(ratio) if stats.is_measurable(ratio) else TOO_WIDE
+
+
 def sustained_words(found: Sustained, baseline: str) -> str:
     """``1.02× [1.01, 1.03] over eager: faster, 152 µs [151, 153], 1410 MHz, 690 W (eager 1395 MHz, 697 W)``."""
     one = found.speedup.get(baseline)
-    word = stats.significant(one) if one is not None else ""
-    difference = "no measurable difference" if word == "undecided" else word
-    over = f"{times(one)} over {baseline}: {difference}" if one is not None else ""
+    over = f"{times(one)} over {baseline}: {difference_words(one)}" if one is not None else ""
     own, other = clock_words(found.kernel), clock_words(found.baseline)
     device = f"{own} ({baseline} {other})" if own and other else own
     return ", ".join(filter(None, (over, duration_interval(found.time_us), device)))

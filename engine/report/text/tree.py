@@ -160,9 +160,9 @@ def _doubted(state: SessionState) -> Iterator[tuple[str, Span]]:
 
 
 def _doubt_words(kernel: Kernel) -> str:
-    """``k3 not corroborated: every process pair was disturbed by CPU contention``."""
-    reasons = one_line("; ".join(corroboration.of_kernel(kernel)))
+    """``k3 not corroborated: every process pair was disturbed by CPU contention``; the outcome is named once."""
     word = outcome(kernel)
+    reasons = one_line("; ".join(doubt.replace(f"{word}: ", "") for doubt in corroboration.of_kernel(kernel)))
     return f"{kernel.id} {shortened(reasons if reasons.startswith(word) else f'{word}: {reasons}', _REASON)}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.domain import corroboration, stats, suite
+from engine.domain import corroboration, suite
 from engine.domain import work as w
 from engine.domain.corroboration import MEASURED, NOT_CORROBORATED, QUARANTINED
 from engine.domain.mismatch import Mismatch
@@ -38,7 +38,7 @@ from engine.report.text.lines import (
     times,
 )
 from engine.report.text.progress import verification_words
-from engine.report.text.regimes import RegimeFigures, regime_figures, regime_rows
+from engine.report.text.regimes import RegimeFigures, difference_words, regime_figures, regime_rows
 from engine.report.text.suite import mean_words, suite_lines
 from engine.report.text.tree import correctness_words, sandbox_words
 
@@ -338,7 +338,7 @@ def measurement_rows(
     for name, ratio in measured.speedup.items():
         tone = Tone.WARN if caveat else speedup_tone(ratio)
         mean = mean_words(measured, name)
-        words = f"{times(ratio)} over {name}: {caveat or difference(ratio)}{f' ({mean})' if mean else ''}"
+        words = f"{times(ratio)} over {name}: {caveat or difference_words(ratio)}{f' ({mean})' if mean else ''}"
         rows.append(("speedup", Span(words, tone)))
     if measured.light is not None:
         floor = f"SOL {duration(measured.light.floor_us)}, bound by {measured.light.bound}"
@@ -356,12 +356,6 @@ def sampling_words(measured: Measurement) -> str:
 def corroboration_words(measured: Measurement) -> str:
     """Whether the judge's own clock confirms the time."""
     return "corroborated by the judge's clock" if measured.corroborated else "NOT corroborated by the judge's clock"
-
-
-def difference(ratio: Interval) -> str:
-    """``faster``, ``slower`` or ``no measurable difference``."""
-    word = stats.significant(ratio)
-    return "no measurable difference" if word == "undecided" else word
 
 
 def contract_words(contract: str) -> str:

@@ -60,6 +60,26 @@ def test_the_baseline_is_at_its_tick(size: tuple[int, int]) -> None:
     assert rows[0].lstrip().startswith("1×┤")
 
 
+@pytest.mark.parametrize("size", [*SIZES, (76, 7), (38, 6), (38, 5)])
+def test_a_kernel_that_is_half_as_fast_is_below_the_baseline(size: tuple[int, int]) -> None:
+    speedup = queries.speedup(STATE, STATE.kernels["k1"])
+    assert speedup is not None
+    assert 0.4 < speedup.value < 0.5
+    chart = text(charts.speedup_chart(STATE, "k1", WHOLE, *size)).splitlines()
+    (baseline,) = (place for place, row in enumerate(chart) if "┄" in row)
+    (k1,) = (place for place, row in enumerate(chart) if "◆" in row)
+    assert k1 > baseline
+
+
+@given(st.floats(0.01, 1.0), st.floats(1.1, 100.0), st.integers(5, 60))
+def test_the_span_of_the_speedups_holds_them_all_with_1_in_the_middle_of_a_row(least: float, top: float, rows: int) -> None:
+    low, high = charts._through_one(least, top, rows)
+    assert low <= least + 1e-9
+    assert high >= top - 1e-9
+    place = (1.0 - low) / (high - low) * (rows - 1)
+    assert place == pytest.approx(round(place), abs=1e-6)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_the_axes_have_units_and_the_slope_is_named(size: tuple[int, int]) -> None:
     shown = text(charts.roofline_chart(STATE, "", WHOLE, *size))

@@ -21,6 +21,8 @@ POSITIVE = st.floats(0.001, 1000)
         (Interval(1.01, 0.99, 1.03), "≈ 1.01×"),
         (Interval(1.2, 1.0, 1.4), "≈ 1.20×"),
         (Interval(123.4, 120, 126), "▲ 123×"),
+        (Interval(3.97, 0.0803, 197.0), "≈ not measurable"),
+        (Interval(40.0, 8.0, 200.0), "▲ 40.00×"),
     ],
 )
 def test_a_speedup_is_claimed_only_if_the_whole_interval_supports_it(interval: Interval, output: str) -> None:
