@@ -238,6 +238,8 @@ async def main() -> None:
     parser.add_argument("--folder", type=Path, default=FAMILY_FILES, help="folder of the families' files")
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     options = parser.parse_args()
+    if len(options.strategies) < 2:
+        parser.error("--strategies: name two or more, the one to compare first")
     amounts = {"verdicts": options.verdicts, "calls": options.calls, "dollars": options.dollars}
     prices = (options.call_usd, options.verdict_usd)
     budgets = [Budget(unit, amount, *prices) for unit, amount in amounts.items() if amount]
