@@ -81,8 +81,8 @@ class SustainedTrial:
             bed.poison(slot)
         bed.settle()
         rough, _ = self._burst(runner, first, _ROUGH)
-        self._draw_again(first, _ROUGH)
         few = max(1, min(bed.slots, pace.calls(rough)))
+        self._draw_again(first, max(few, _ROUGH))
         fresh, _ = self._burst(runner, first, few, checked=judged)
         calls = pace.calls(fresh)
         before: list[Burst] = []
