@@ -90,6 +90,7 @@ def significant(interval: Interval) -> str:
 
 
 _WIDEST = 10.0
+"""The ratio of an interval's ends beyond which a speedup whose interval contains 1 is no result."""
 
 
 def is_measurable(interval: Interval) -> bool:
