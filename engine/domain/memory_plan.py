@@ -23,6 +23,8 @@ _LITTLE, _LITTLE_SHARED, _FOR_PROCESSES = 32, 8, 2
 """So is one part in this many of the room (of a machine's memory), if processes by themselves take at most the third."""
 _MOST_DIVISOR = 1 << 20
 _HOLDOUT_SLOTS = 2
+MOST_SLICES = 32
+"""Slices of the rows for float64: with more of them less memory is saved than each call costs."""
 SAME_PAIRS = 4
 """Process pairs of the ranking baseline against itself. On a GPU their processes are started together."""
 _WARM, _MOST_WARM = 4, GIB
@@ -43,6 +45,9 @@ class MemoryNeeds:
     """The same in float64."""
     exact_inputs: int
     exact_weights: int
+    exact_outputs: int = 0
+    rows: int = 0
+    """Independent rows, in slices of which the reference can run in float64; 0: it runs whole, or nobody has asked."""
 
     @property
     def operands(self) -> int:
@@ -52,6 +57,12 @@ class MemoryNeeds:
     def exact_peak(self) -> int:
         """The reference in float64, from drawing its inputs to its outputs."""
         return self.exact_weights + max(self.inputs + self.exact_inputs, self.exact_inputs + self.exact)
+
+    def exact_in(self, slices: int) -> int:
+        """``exact_peak`` in so many slices of the rows: inputs and outputs are whole."""
+        if slices == 1:
+            return self.exact_peak
+        return self.exact_weights + self.inputs + self.exact_outputs + (self.exact_inputs + self.exact) // slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +107,8 @@ class MemoryPlan:
     """Whether outputs wait on the host for their check."""
     exact_on_host: bool
     """Whether the reference runs in float64 on the host."""
+    exact_slices: int = 1
+    """In how many slices of its rows the reference runs in float64."""
     device_bytes: int = 0
     """Needed on the device, most at a time."""
     host_bytes: int = 0
@@ -164,7 +177,7 @@ class WorkloadMemory:
 
 def plans(needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> tuple[MemoryPlan, ...] | TooLarge:
     """The plan to use, then those to fall back on if memory runs out anyway, each with less than the one before."""
-    every = [_sized(one, needs, room, processes) for one in _settings(shared=room.shared)]
+    every = [_sized(one, needs, room, processes) for one in _settings(shared=room.shared, rows=needs.rows)]
     fitting = [one for one in every if one.device_bytes <= room.device and one.host_bytes <= room.host]
     if not fitting:
         return TooLarge(min(every, key=lambda one: _lack(one, room)), room, _fitting_divisor(needs, room, processes))
@@ -180,6 +193,11 @@ def plans(needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> tu
     return tuple(chosen)
 
 
+def is_short_of_memory(found: tuple[MemoryPlan, ...] | TooLarge) -> bool:
+    """Whether float64 in slices would help: nothing fits, or only with float64 or copies of outputs on the host."""
+    return isinstance(found, TooLarge) or found[0].exact_on_host or found[0].copies_on_host
+
+
 def warm_bytes(operands: int) -> int:
     """Heap that a module's process on a CPU faults in, where memory is not scarce."""
     return min(_WARM * operands, _MOST_WARM)
@@ -187,10 +205,10 @@ def warm_bytes(operands: int) -> int:
 
 def _fitting_divisor(needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> int:
     """The least power of two by which the needs would have to be divided; 0 if nothing fits."""
-    frugal = list(_settings(shared=room.shared))
+    frugal = list(_settings(shared=room.shared, rows=needs.rows))
     divisor = 2
     while divisor <= _MOST_DIVISOR:
-        less = MemoryNeeds(**{name: count // divisor for name, count in asdict(needs).items()})
+        less = MemoryNeeds(**{**{name: count // divisor for name, count in asdict(needs).items()}, "rows": needs.rows})
         few = replace(processes, holdouts=tuple(count // divisor for count in processes.holdouts))
         if any(not _lack(_sized(one, less, room, few), room) for one in frugal):
             return divisor
@@ -210,7 +228,7 @@ def _is_comfortable(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, proc
     return little or plan.device_bytes <= max(_OPERANDS * needs.operands, _EAGER * (needs.operands + needs.own))
 
 
-def _settings(*, shared: bool) -> Iterator[MemoryPlan]:
+def _settings(*, shared: bool, rows: int = 0) -> Iterator[MemoryPlan]:
     """From the most comfortable to the most frugal."""
     for slots in range(MOST_SLOTS, 0, -1):
         yield MemoryPlan(slots, True, True, False, False)
@@ -218,6 +236,12 @@ def _settings(*, shared: bool) -> Iterator[MemoryPlan]:
     frugal = MemoryPlan(1, True, False, False, False)
     yield frugal
     yield replace(frugal, keeps_inputs=False)
+    if rows > 1:
+        sliced = replace(frugal, exact_slices=min(MOST_SLICES, rows))
+        yield sliced
+        yield replace(sliced, keeps_inputs=False)
+        if not shared:
+            yield replace(sliced, keeps_inputs=False, copies_on_host=True)
     if not shared:
         yield replace(frugal, keeps_inputs=False, copies_on_host=True)
         yield replace(frugal, exact_on_host=True)
@@ -243,7 +267,7 @@ def _sized(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: Tr
 
 def _phases(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> dict[str, int]:
     """What each phase of a trial needs on the device."""
-    exact = needs.outputs if plan.exact_on_host else needs.exact_peak
+    exact = needs.outputs if plan.exact_on_host else needs.exact_in(plan.exact_slices)
     kept = needs.inputs * (plan.slots if plan.keeps_inputs else 0)
     judge = room.process + plan.slots * needs.operands + needs.weights + max(kept, needs.inputs)
     checked = judge - (0 if plan.keeps_inputs else needs.inputs) + exact

@@ -14,8 +14,10 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,8 @@ from engine.problem import reference_code
 from engine.problem.attachments import Attachments
 from engine.problem.reference_step import StepTooLong, one_step
 from engine.problem.values import contiguous, map_arguments
+
+Made = TypeVar("Made")
 
 _COUNT = itertools.count()
 _LONGEST_REASON = 240
@@ -82,11 +86,15 @@ class LoadedReference:
                 )
             return map_arguments(lambda t: contiguous(t.to(device)), tuple(given))
 
-    def make_model(self, device: torch.device) -> nn.Module:
-        """``Model(*get_init_inputs())``, made on the CPU as KernelBench does, then moved; its mode is unchanged."""
+    def make_model(self, device: torch.device, *, there: bool = False) -> nn.Module:
+        """``Model(*get_init_inputs())``, made on the CPU as KernelBench does, then moved; its mode is unchanged.
+
+        ``there``: made on ``device``, if it can be. A GPU draws large weights a hundred times faster; they are other ones.
+        """
         construction = self.construction()
         with self.explain_errors("making Model(*get_init_inputs())", device), torch.no_grad():
-            model = self.model_class(*construction.positional, **construction.named)
+            made = partial(self.model_class, *construction.positional, **construction.named)
+            model = self._on(device, made) if there else made()
             # Module.to cannot convert tensors without contents; those are made in place.
             if any(t.device != device for t in (*model.parameters(), *model.buffers())):
                 model = model.to(device)
@@ -178,7 +186,7 @@ class LoadedReference:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == self.file]
         return f", line {lines[-1]}" if lines else ""
 
-    def _on(self, device: torch.device, function: Callable[[], object]) -> object:
+    def _on(self, device: torch.device, function: Callable[[], Made]) -> Made:
         if device.type == "cpu":
             return function()
         try:

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.domain.errors import ProblemError
 from engine.domain.model import Number, Problem, Role, Signature, Workload
-from engine.problem import header, reference_code
+from engine.problem import header, reference_code, row_slices
 from engine.problem.allocation_counter import WIDENING, AllocationCounter, ForwardMemory, exact_bytes
 from engine.problem.constant_parameters import Constant, constants_of, varied_constants
 from engine.problem.fake_conversion import convertible_modules
@@ -87,6 +87,10 @@ class Reference:
         self._shapes: tuple[tuple[int, ...], ...] | None = None
         self.exact_on_host = False
         """Whether float64 is computed on the host instead of the device."""
+        self.exact_slices = 1
+        """In how many slices of the first dimension float64 is computed; more than one only where ``independent_rows``."""
+        self._rows: row_slices.IndependentRows | None = None
+        self._rows_known = False
         self._traced: tuple[Signature, OperationCounter, ForwardMemory] | None = None
 
     @property
@@ -107,7 +111,7 @@ class Reference:
     def _effects(self) -> SideEffects:
         """The side effects of a call; one is made where there was none."""
         if self._side_effects is None:
-            self.call(self.model(_FORWARD_SEED), self.inputs(_FORWARD_SEED))
+            self.call(self.model(_FORWARD_SEED, sample=True), self.inputs(_FORWARD_SEED))
         assert self._side_effects is not None
         return self._side_effects
 
@@ -119,17 +123,20 @@ class Reference:
         with seeded(seed, self.device):
             return self._loaded.make_inputs(self.device)
 
-    def model(self, seed: int) -> nn.Module:
-        """A new model on the device with the weights of ``seed``, in the mode that its constructor sets."""
-        with seeded(seed, self.device):
-            return self._loaded.make_model(self.device)
+    def model(self, seed: int, *, sample: bool = False) -> nn.Module:
+        """A new model on the device with the weights of ``seed``, in the mode that its constructor sets.
 
-    def judged_model(self, seed: int) -> nn.Module:
+        A ``sample`` has others of the same distributions, which a GPU draws faster: for what no kernel's module must reproduce.
+        """
+        with seeded(seed, self.device):
+            return self._loaded.make_model(self.device, there=sample)
+
+    def judged_model(self, seed: int, *, sample: bool = False) -> nn.Module:
         """``model``, with its constant parameters and buffers varied (see ``constant_parameters``)."""
         if not self.constants:
-            return self.model(seed)
+            return self.model(seed, sample=sample)
         with seeded(seed, self.device), varied_constants(seed, self.constants) as finish:
-            model = self._loaded.make_model(self.device)
+            model = self._loaded.make_model(self.device, there=sample)
             finish(model)
             return model
 
@@ -137,7 +144,7 @@ class Reference:
     def constants(self) -> frozenset[Constant]:
         """The constant parameters and buffers that ``judged_model`` varies."""
         if self._constants is None:
-            self._constants = constants_of(self.model(_FORWARD_SEED))
+            self._constants = constants_of(self.model(_FORWARD_SEED, sample=True))
         return self._constants
 
     def keep_constants(self) -> None:
@@ -147,7 +154,7 @@ class Reference:
     def varied_scalars(self, inputs: tuple[object, ...], seed: int) -> tuple[object, ...]:
         """``inputs`` with the floating-point scalars of ``seed``; unchanged if the reference fails with others."""
         if self._scalars_vary is None:
-            call = partial(self.call, self.model(_FORWARD_SEED))
+            call = partial(self.call, self.model(_FORWARD_SEED, sample=True))
             self._scalars_vary = has_scalars(inputs) and takes_other_scalars(call, self.inputs(_FORWARD_SEED))
         return vary_scalars(inputs, seed) if self._scalars_vary else inputs
 
@@ -161,13 +168,19 @@ class Reference:
         return not all(map(equal_values, one, other))
 
     def call(
-        self, model: nn.Module, inputs: tuple[object, ...], seed: int = _FORWARD_SEED, device: torch.device | None = None
+        self,
+        model: nn.Module,
+        inputs: tuple[object, ...],
+        seed: int = _FORWARD_SEED,
+        device: torch.device | None = None,
+        rows: int | None = None,
     ) -> tuple[Tensor, ...]:
         """The outputs of ``model(*inputs)``, in order, contiguous, sharing no memory.
 
         Tuples, lists and dictionaries are flattened, numbers become 0-dim tensors. ``inputs`` and the model's state are
         restored: the first call works on copies and records the side effects. Random numbers that the forward draws are
-        those of ``seed``. ``device``: where model and inputs are, if elsewhere.
+        those of ``seed``. ``device``: where model and inputs are, if elsewhere. ``rows``: how many rows ``inputs`` have, if not
+        all of them.
         """
         device = device or self.device
         effects = self._side_effects
@@ -181,7 +194,7 @@ class Reference:
             if state is not None:
                 stack.callback(state.restore)
             before = fingerprint(device) if probing else ()
-            outputs = self._outputs(model(*given), model, given, device)
+            outputs = self._outputs(model(*given), model, given, device, rows)
             if probing and state is not None:
                 self._side_effects = SideEffects(
                     changes_inputs=not all(map(equal_values, tensors(list(inputs)), tensors(list(given)))),
@@ -247,10 +260,38 @@ class Reference:
         outputs = self.call(self.cast(model, torch.float32), self.cast_inputs(draw(), torch.float32))
         return Exact(outputs, f"compared with float32, because float64 failed: {reason}")
 
+    def independent_rows(self, most: int) -> row_slices.IndependentRows | None:
+        """The arguments whose rows the forward treats independently, in ``most`` slices. Runs the model at the first call."""
+        if not self._rows_known:
+            outputs = [o for o in self.signature().operands if o.role is Role.OUTPUT]
+            effects = self._effects()
+            if not (effects.changes_state or effects.changes_inputs or effects.draws_random):
+                model = self.model(_FORWARD_SEED, sample=True)
+                call: row_slices.Call = lambda given, rows: self.call(model, given, rows=rows)  # noqa: E731
+                self._rows = row_slices.find(call, self.inputs(_FORWARD_SEED), [o.shape for o in outputs], most)
+            self._rows_known = True
+        return self._rows
+
     def _in_float64(self, model: nn.Module, draw: Callable[[], tuple[object, ...]], device: torch.device) -> tuple[Tensor, ...]:
+        if self.exact_slices > 1 and self._rows is not None and device == self.device:
+            return self._in_float64_slices(model, draw(), self._rows)
         given = self.cast_inputs(draw(), torch.float64, device)  # drawn in their own types
         with float64_arithmetic():
             return self.call(self._cast(model, torch.float64, device), given, device=device)
+
+    def _in_float64_slices(
+        self, model: nn.Module, inputs: tuple[object, ...], rows: row_slices.IndependentRows
+    ) -> tuple[Tensor, ...]:
+        wide = self._cast(model, torch.float64, self.device)
+        whole: tuple[Tensor, ...] = ()
+        for part in rows.slices(self.exact_slices):
+            given = self.cast_inputs(rows.of(inputs, part), torch.float64)
+            with float64_arithmetic():
+                outputs = self.call(wide, given, rows=part.stop - part.start)
+            whole = whole or tuple(o.new_empty((rows.count, *o.shape[1:])) for o in outputs)
+            for all_rows, these in zip(whole, outputs, strict=True):
+                all_rows[part] = these
+        return whole
 
     def signature(self) -> Signature:
         """The signature of kernels for this workload: operands in the ABI's order, constants, operation count.
@@ -320,7 +361,7 @@ class Reference:
 
     def _run(self) -> _Trace:
         counter = OperationCounter(self.device)
-        inputs, model = self.inputs(_FORWARD_SEED), self.model(_FORWARD_SEED)
+        inputs, model = self.inputs(_FORWARD_SEED), self.model(_FORWARD_SEED, sample=True)
         if self._side_effects is None:
             self.call(model, inputs)  # the first call also compares, which would be counted
         allocated = AllocationCounter()
@@ -330,11 +371,11 @@ class Reference:
         return _Trace(model_tensors(model), inputs, outputs, counter, memory)
 
     def _outputs(
-        self, returned: object, model: nn.Module, given: tuple[object, ...], device: torch.device
+        self, returned: object, model: nn.Module, given: tuple[object, ...], device: torch.device, rows: int | None
     ) -> tuple[Tensor, ...]:
         if not (returned_tensors := tuple(output_tensors(returned, device))):
             raise ProblemError(f"{self._loaded.file}: forward returns no tensor: there is nothing to compare")
-        self._check_outputs(returned_tensors)
+        self._check_outputs(returned_tensors, rows)
         shared = {storage(t) for t in (*tensors(list(given)), *(t for _, _, t in model_tensors(model)))}
         self.lent_outputs |= {index for index, tensor in enumerate(returned_tensors) if storage(tensor) in shared}
         outputs = []
@@ -344,12 +385,17 @@ class Reference:
             shared.add(storage(outputs[-1]))
         return tuple(outputs)
 
-    def _check_outputs(self, outputs: tuple[Tensor, ...]) -> None:
+    def _check_outputs(self, outputs: tuple[Tensor, ...], rows: int | None) -> None:
         """Raises ProblemError for outputs that memory cannot be allocated for in advance."""
         for tensor in outputs:
             if kind := kind_without_strides(tensor):
                 raise ProblemError(f"{self._loaded.file}: forward returns a {kind} tensor: only dense tensors are supported")
         shapes = tuple(tuple(tensor.shape) for tensor in outputs)
+        if rows is not None and self._shapes is not None:
+            shapes = tuple(
+                (whole[0], *shape[1:]) if shape[:1] == (rows,) else shape
+                for whole, shape in zip(self._shapes, shapes, strict=True)
+            )
         if self._shapes not in (None, shapes):
             raise ProblemError(
                 f"{self._loaded.file}: the shapes of forward's outputs depend on its inputs' values ({self._shapes}, then "

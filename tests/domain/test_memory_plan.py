@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from engine.domain.memory_plan import (
     GIB,
+    MOST_SLICES,
     MOST_SLOTS,
     MemoryNeeds,
     MemoryPlan,
@@ -18,6 +19,7 @@ from engine.domain.memory_plan import (
     TooLarge,
     TrialProcesses,
     WorkloadMemory,
+    is_short_of_memory,
     plans,
 )
 from engine.domain.memory_text import plan_facts, plan_note, refusal, size
@@ -36,7 +38,7 @@ ATTENTION = MemoryNeeds(192 << 20, 0, 64 << 20, 64 << 20, 24 * GIB, 768 << 20, 0
 """In float64 a GPU holds all scores."""
 SHIPPED = (SOFTMAX, LAYERNORM, CONVOLUTION, POOLED, MATMUL, HALF_MATMUL, ATTENTION)
 SIZES = st.integers(0, 64 * GIB)
-NEEDS = st.builds(MemoryNeeds, SIZES, SIZES, SIZES, SIZES, SIZES, SIZES, SIZES)
+NEEDS = st.builds(MemoryNeeds, SIZES, SIZES, SIZES, SIZES, SIZES, SIZES, SIZES, SIZES, st.integers(0, 64))
 ROOMS = st.builds(
     MemoryRoom, st.integers(0, 200 * GIB), st.integers(0, 500 * GIB), st.sampled_from([0, CONTEXT]), st.booleans()
 )
@@ -83,7 +85,7 @@ def test_a_plan_covers_what_a_call_holds_at_least(needs: MemoryNeeds, room: Memo
     for plan in () if isinstance(found, TooLarge) else found:
         held = plan.slots * needs.operands + needs.inputs + needs.weights + 2 * needs.own + 3 * room.process
         checked = plan.slots * needs.operands + needs.weights + 2 * needs.own + 3 * room.process
-        exact = 0 if plan.exact_on_host else needs.exact_inputs + needs.exact + needs.exact_weights
+        exact = 0 if plan.exact_on_host else (needs.exact_inputs + needs.exact) // plan.exact_slices + needs.exact_weights
         assert plan.device_bytes >= max(held - needs.own, checked + exact)
         assert plan.host_bytes >= (needs.exact_inputs if plan.exact_on_host and not room.shared else 0)
 
@@ -109,6 +111,19 @@ def test_small_operands_are_not_saved() -> None:
 def test_float64_moves_to_the_host_only_where_the_device_has_no_room() -> None:
     assert chosen(ATTENTION, on_gpu(0.95 * 16)).exact_on_host
     assert not chosen(ATTENTION, on_gpu(0.95 * 80)).exact_on_host
+
+
+SWISH_6GB = MemoryNeeds(6 * GIB, 0, 6 * GIB, 12 * GIB, 24 * GIB, 12 * GIB, 0, 12 * GIB)
+
+
+def test_independent_rows_keep_float64_on_a_device_without_room_for_all_of_it() -> None:
+    room = on_gpu(0.95 * 80)
+    assert chosen(SWISH_6GB, room, TrialProcesses()).exact_on_host
+    assert is_short_of_memory(plans(SWISH_6GB, room, TrialProcesses()))
+    sliced = chosen(replace(SWISH_6GB, rows=4096), room, TrialProcesses())
+    assert sliced.exact_slices == MOST_SLICES
+    assert sliced.device_bytes <= room.device
+    assert "float64 on the device, in 32 slices" in plan_facts(sliced)
 
 
 def test_on_a_cpu_nothing_moves_to_the_host() -> None:

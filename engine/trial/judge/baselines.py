@@ -179,12 +179,22 @@ class Baselines:
             except (ProblemError, TrustedProcessLost) as error:
                 yield name, f"baseline {name} skipped: {str(error).removeprefix('the baseline cannot be measured: ')}"
 
+    def start(self) -> None:
+        """On a GPU: start the ranking baseline's processes for ``measure``, with nothing loaded, and do not wait."""
+        if self._parallel:
+            self._pool.start_baselines(self._opened.baseline, 2 * SAME_PAIRS)
+
+    @property
+    def _parallel(self) -> bool:
+        """Whether the processes of all pairs are started together: contexts are created and modules loaded in parallel."""
+        return self._device.kind == "cuda" and self._pool.keeps_processes
+
     def _pairs(self, bed: TestBed) -> list[PairTimes]:
         """Each baseline interleaved with the ranking one, and the ranking one with itself, each in its own process."""
         ranking = self._opened.baseline
         pairs: list[PairTimes] = []
-        if self._device.kind == "cuda" and self._pool.keeps_processes:
-            for index in range(SAME_PAIRS):  # contexts are created and modules loaded in parallel
+        if self._parallel:
+            for index in range(SAME_PAIRS):
                 self._runners_of(bed, index)
         for index in range(SAME_PAIRS):
             others, itself = self._runners_of(bed, index)

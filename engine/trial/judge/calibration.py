@@ -205,7 +205,7 @@ def _candidates(reference: Reference) -> list[str]:
 
 
 def _computes_with_indices(reference: Reference) -> bool:
-    model, inputs = reference.model(fresh_seed()), reference.inputs(fresh_seed())
+    model, inputs = reference.model(fresh_seed(), sample=True), reference.inputs(fresh_seed())
     trace = IndexTrace()
     with trace:
         reference.call(model, inputs)

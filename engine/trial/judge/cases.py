@@ -44,7 +44,7 @@ def fresh_seed() -> int:
 
 def make_case(reference: Reference, distribution: str) -> Case:
     """Inputs and weights from fresh secret seeds, with the float64 outputs."""
-    model = reference.judged_model(fresh_seed())
+    model = reference.judged_model(fresh_seed(), sample=True)
     inputs = perturb(reference.inputs(fresh_seed()), distribution)
     exact = reference.exact(model, inputs)
     return Case(model, lambda: inputs, exact.outputs, exact.note)

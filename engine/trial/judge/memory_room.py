@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from engine.domain.errors import ProblemError
-from engine.domain.memory_plan import MemoryNeeds, MemoryRoom, TrialProcesses, WorkloadMemory, plans
+from engine.domain.memory_plan import (
+    MOST_SLICES,
+    MemoryNeeds,
+    MemoryRoom,
+    TrialProcesses,
+    WorkloadMemory,
+    is_short_of_memory,
+    plans,
+)
 from engine.domain.model import Device, Operand, Role
 from engine.problem.reference import Reference
 from engine.trial.shared.layout import ALIGNMENT, GUARD, nbytes
@@ -34,7 +43,8 @@ def needs_of(reference: Reference) -> MemoryNeeds:
         lent = _lent(inputs), _lent(weights), _lent(outputs)
     except ProblemError as error:  # a type that kernels cannot be given
         raise ProblemError(f"{reference.problem.name}: {error}") from None
-    return MemoryNeeds(*lent, forward.own, forward.exact, _in_float64(inputs), _in_float64(weights))
+    exact = _in_float64(inputs), _in_float64(weights), _in_float64(outputs)
+    return MemoryNeeds(*lent, forward.own, forward.exact, *exact)
 
 
 def _lent(operands: Iterable[Operand]) -> int:
@@ -77,7 +87,23 @@ def _free_on_host() -> int:
     return max(0, min(free))
 
 
-def plans_for(reference: Reference, device: Device, limit: int, processes: TrialProcesses) -> WorkloadMemory:
-    """The needs of a reference's workload, and the plans that fit now."""
+def plans_for(
+    reference: Reference, device: Device, limit: int, processes: TrialProcesses, *, runs: bool = False
+) -> WorkloadMemory:
+    """The needs of a reference's workload, and the plans that fit now.
+
+    Where memory is short and the reference ``runs``, it is called to see whether float64 can be computed in slices of its rows.
+    """
     needs, room = needs_of(reference), room_on(device, limit)
-    return WorkloadMemory(reference.workload.name, needs, room, plans(needs, room, processes))
+    found = plans(needs, room, processes)
+    if runs and is_short_of_memory(found) and (rows := _independent_rows(reference)):
+        found = plans(replace(needs, rows=rows), room, processes)
+    return WorkloadMemory(reference.workload.name, needs, room, found)
+
+
+def _independent_rows(reference: Reference) -> int:
+    try:
+        rows = reference.independent_rows(MOST_SLICES)
+    except ProblemError:  # memory runs out at its first call, too
+        return 0
+    return rows.count if rows is not None else 0

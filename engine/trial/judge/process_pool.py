@@ -108,11 +108,20 @@ class ProcessPool:
         """
         return {name: self._kept_runner(bed, name, pair) for name in names}
 
-    def _kept_runner(self, bed: TestBed, name: str, pair: int) -> RunnerClient:
+    def start_baselines(self, name: str, pairs: int) -> None:
+        """Start a baseline's runners for so many pairs without waiting, and load nothing: a kernel is being checked."""
+        for pair in range(pairs):
+            self._started_runner(name, pair)
+
+    def _started_runner(self, name: str, pair: int) -> RunnerClient:
         runner = self._baseline_runners.get((name, pair))
         if runner is None or not runner.alive:
             seconds = _COMPILE_S if name.startswith("compile") else CALL_S
             runner = self._baseline_runners[name, pair] = RunnerClient(self._baseline_host, seconds=seconds, trusted=True)
+        return runner
+
+    def _kept_runner(self, bed: TestBed, name: str, pair: int) -> RunnerClient:
+        runner = self._started_runner(name, pair)
         if runner.loaded_for is not bed:
             self._load_baseline(runner, bed, name)
         return runner

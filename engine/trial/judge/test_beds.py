@@ -49,7 +49,8 @@ class TestBeds:
     def memory(self) -> WorkloadMemory:
         """What the workload needs, and the plan for it."""
         if self._memory is None:
-            self._memory = plans_for(self._reference, self._device, self._opened.memory_limit, self._processes)
+            limit = self._opened.memory_limit
+            self._memory = plans_for(self._reference, self._device, limit, self._processes, runs=True)
             self._apply()
         return self._memory
 
@@ -92,6 +93,7 @@ class TestBeds:
         plan = self._memory.found[0]
         for reference in (self._reference, *self._holdouts):
             reference.exact_on_host = plan.exact_on_host
+        self._reference.exact_slices = plan.exact_slices
         self._pool.use(plan)
 
     def drop(self) -> None:

@@ -173,6 +173,8 @@ class WorkloadTrial:
         bed = self.bed()
         bed.new_model(varied=self._tools.weights.varied(candidate), scalars=candidate.contract == "module")
         self.load(runner, candidate)
+        if self._tools.workloads == 1 and not self.baselines.started:
+            self.baselines.start()  # their contexts are created meanwhile
         self._tools.weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
         own, perturbed = CheckTally(), CheckTally()
         jitter = self._check_outputs(bed, runner, own, perturbed)

@@ -130,7 +130,7 @@ def load_baseline(load: LoadKernel, lent: LentOperands) -> Forward:
     problem = Problem("reference", "", load.source, "", (workload,), {}, load.filename, attachments=load.attachments)
     reference = Reference(problem, workload, load.device)
     with varied_constants(load.init_seed, load.varied_constants) as finish:
-        model = reference.model(load.init_seed)
+        model = reference.model(load.init_seed, sample=True)
         finish(model)
     _take(model, lent, Role.PARAMETER, Role.BUFFER)
     if load.baseline == "eager_tf32":
