@@ -70,6 +70,14 @@ OTHER_WINDOWS = image(2, (2, 96), 67, 260, kernel_size=8, padding=1)
         pytest.param("conv2d/stride_blocks.cu", image(1, (3, 130), 64, 300), {"GROUPS": 2}, 4, marks=SLOW),
         pytest.param("conv2d/stride_blocks.cu", OTHER_WINDOWS, {"GROUPS": 4}, 2, marks=SLOW),
         pytest.param("conv2d/stride_blocks.cu", image(3, (1, 40), 40, 40, kernel_size=12, padding=0), {}, 3, marks=SLOW),
+        pytest.param("conv2d/whole_sectors.cu", image(2, (3, 61), 101, 83), {}, 3, marks=SLOW),
+        pytest.param("conv2d/whole_sectors.cu", image(1, (3, 130), 64, 300), {"GROUPS": 2}, 4, marks=SLOW),
+        pytest.param("conv2d/whole_sectors.cu", image(1, (3, 33), 60, 250), {}, 2, marks=SLOW),
+        ("conv2d/separate_roles.cu", image(2, (3, 61), 101, 83), {}, 3),
+        pytest.param("conv2d/separate_roles.cu", image(1, (3, 96), 224, 224), {"GROUPS": 3}, 2, marks=SLOW),
+        pytest.param("conv2d/separate_roles.cu", image(1, (3, 130), 64, 300), {"RING": 256}, 4, marks=SLOW),
+        pytest.param("conv2d/separate_roles.cu", OTHER_WINDOWS, {"GROUPS": 3, "RING": 256}, 2, marks=SLOW),
+        pytest.param("conv2d/separate_roles.cu", image(20, (2, 20), 12, 40), {"GROUPS": 3, "RING": 256}, 1, marks=SLOW),
     ],
 )  # fmt: skip
 def test_results_are_right(tmp_path: Path, file: str, settings: Numbers, tunables: Numbers, units: int) -> None:
@@ -102,6 +110,31 @@ def test_memory_that_is_overwritten_too_early_shows_late(tmp_path: Path, changed
     kernel = emulated(tmp_path, "matmul_fp16/transposed.cu", size(512, 512, 392), {"STAGES": 3}, 2, changed)
     assert kernel.largest_error(late=False) < HALF
     assert kernel.largest_error(late=True) > 0.1
+
+
+ROLES = ("conv2d/separate_roles.cu", image(6, (3, 8), 24, 224), {"GROUPS": 3, "RING": 256}, 1)
+
+
+@pytest.mark.parametrize("slow", [0, pytest.param(1, marks=SLOW), pytest.param(3, marks=SLOW), pytest.param(4, marks=SLOW)])
+def test_roles_are_right_whichever_is_slow(tmp_path: Path, slow: int) -> None:
+    kernel = emulated(tmp_path, *ROLES)
+    assert kernel.largest_error(late=False, slow=slow) < HALF
+    assert kernel.largest_error(late=True, slow=slow) < HALF
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param(("if (free >= 0) wait", "if (free >= 1 << 30) wait"), id="results staged before there is room"),
+        pytest.param(("made + 1 < DEPTH ? made + 1 : DEPTH", "false ? 0 : DEPTH"), id="results of another stretch overwritten"),
+        pytest.param(("now - SLOTS + TAPS - 1", "now - SLOTS"), id="slot filled again too early"),
+    ],
+)
+def test_roles_that_do_not_wait_for_a_slow_one_show(tmp_path: Path, changed: tuple[str, str]) -> None:
+    kernel = emulated(tmp_path, *ROLES, changed)
+    assert kernel.largest_error(late=False) < HALF
+    assert kernel.largest_error(late=False, slow=1) > 0.1
 
 
 @pytest.mark.slow

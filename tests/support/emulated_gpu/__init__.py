@@ -56,13 +56,14 @@ class EmulatedKernel:
         self._outputs = [one for one in signature.operands if one.role is Role.OUTPUT]
         self._right = list(reference.exact(model, inputs).outputs)
 
-    def largest_error(self, *, late: bool) -> float:
+    def largest_error(self, *, late: bool, slow: int = -1) -> float:
         """The largest difference from float64, in units of the root of the mean square; infinite for NaN.
 
-        ``late``: what is asynchronous happens as late as the kernel's waits allow, else at once. Raises AssertionError for a
-        kernel that the emulator stops.
+        ``late``: what is asynchronous happens as late as the kernel's waits allow, else at once. ``slow``: a warpgroup that
+        runs only when the other threads wait. Raises AssertionError for a kernel that the emulator stops.
         """
-        done = subprocess.run(["./kernel", str(int(late))], cwd=self._folder, capture_output=True, text=True, check=False)
+        command = ["./kernel", str(int(late)), str(slow)]
+        done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
         return max(_error(self._read(one), right) for one, right in zip(self._outputs, self._right, strict=True))
 
@@ -156,7 +157,7 @@ def _entry(plan: ResolvedPlan, operands: Sequence[Operand]) -> str:
     outputs = [one.name for one in operands if one.role is Role.OUTPUT]
     lines = [
         "int main(int count, char** words) {",
-        "    emu::late = *words[1] == '1';",
+        "    emu::late = *words[1] == '1', emu::slow = atoi(words[2]);",
         f"    std::vector<char> workspace({plan.workspace_bytes + 64}, (char)0xFF);",
         *(f'    std::vector<char> {one.name}_ = emu::memory("{one.name}.in", {nbytes(one)});' for one in operands),
         *(_map(one) for one in plan.tensor_maps),

@@ -3,7 +3,7 @@
 //
 // Threads are fibers of one host thread. A thread runs until it waits for another. What the hardware does asynchronously is done either
 // at once (`late` is false) or as late as the kernel's own waits allow: a kernel that reads too early is wrong in the first mode, one that
-// overwrites too early in the second. Shared memory begins as NaN. A kernel that waits forever ends the program.
+// overwrites too early in the second. A warpgroup can be made slow: one that does not wait for it is wrong. Shared memory begins as NaN. A kernel that waits forever ends the program.
 //
 // Formats are those of the PTX ISA: matrix descriptors of wgmma, layouts of its fragments, mbarrier phases, tensor maps.
 #pragma once
@@ -71,6 +71,7 @@ namespace emu {
 }
 
 inline bool late = false;
+inline int slow = -1;       // the warpgroup whose threads run only when no other can
 constexpr unsigned WINDOW = 1 << 18, STATIC = 16384, STACK = 1 << 16;   // shared memory, its static part, a thread's stack
 
 struct Barrier { int count = 0, pending = 0, bytes = 0; unsigned phase = 0; };
@@ -390,12 +391,15 @@ inline void run_cluster(Cluster& cluster, std::vector<Fiber>& fibers) {
     size_t running = fibers.size();
     while (running) {
         bool moved = false;
-        for (Fiber& one : fibers) {
-            if (one.ended || (one.wait && !one.wait())) continue;
-            one.wait = nullptr, moved = true;
-            current = &one;
-            swapcontext(&scheduler, &one.context);
-            running -= one.ended;
+        for (const bool last : {false, true}) {
+            for (Fiber& one : fibers) {
+                if (one.ended || last != ((int)one.thread.x / 128 == slow) || (one.wait && !one.wait())) continue;
+                one.wait = nullptr, moved = true;
+                current = &one;
+                swapcontext(&scheduler, &one.context);
+                running -= one.ended;
+            }
+            if (moved) break;
         }
         if (moved) continue;
         if (cluster.in_flight.empty()) stop("all threads wait for each other");
