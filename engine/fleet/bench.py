@@ -58,6 +58,8 @@ class FleetBench:
         self._told: list[e.Event] = []
         self._listener: Listener | None = None
         self._opening = asyncio.Lock()
+        self._early: dict[str, asyncio.Task[m.OpenedWorker]] = {}
+        """Workers that start beside the first one."""
 
     # what a session does with its fleet
 
@@ -103,10 +105,38 @@ class FleetBench:
             if self._device is None or self._signature is None:
                 self._ceilings = ceilings
                 say(f"starting {len(self._workers.members)} workers")
-                opened, others = await self._open_first()
-                self._device, self._signature = opened.device, opened.signature
-                await asyncio.gather(*(self._workers.begin(other.name) for other in others), self._builders.open(opened.target))
+                try:
+                    self._start_others()
+                    opened, others = await self._open_first()
+                    self._device, self._signature = opened.device, opened.signature
+                    joining = (self._workers.begin(other.name) for other in others)
+                    await asyncio.gather(*joining, self._builders.open(opened.target))
+                finally:
+                    await self._drop_early()
             return self._device, self._signature
+
+    def _start_others(self) -> None:
+        """On GPUs all workers start together. On a CPU the first one measures the machine's ceilings alone."""
+        if self._assignment.device == "cpu":
+            return
+        _, *others = self._workers.members.values()
+        self._early = {other.name: asyncio.create_task(self._begin(other)) for other in others}
+
+    async def _begin(self, worker: FleetWorker) -> m.OpenedWorker:
+        return await worker.begin(self._assignment, ceilings=self._ceilings)
+
+    async def _opened(self, worker: FleetWorker) -> m.OpenedWorker:
+        """A worker with the problem open: it is started, unless it starts already."""
+        early = self._early.pop(worker.name, None)
+        return await (self._begin(worker) if early is None else early)
+
+    async def _drop_early(self) -> None:
+        """End the workers that nobody has waited for: the session did not open."""
+        early, self._early = self._early, {}
+        for task in early.values():
+            task.cancel()
+        await asyncio.gather(*early.values(), return_exceptions=True)
+        await asyncio.gather(*(self._workers.members[name].end() for name in early))
 
     async def _open_first(self) -> tuple[m.OpenedWorker, list[FleetWorker]]:
         """Start one worker, which decides on the session's device; and those that were not tried."""
@@ -114,7 +144,7 @@ class FleetBench:
         while True:
             worker = others.pop(0)
             try:
-                opened = await worker.begin(self._assignment, ceilings=self._ceilings)
+                opened = await self._opened(worker)
                 break
             except WorkerGone as why:
                 await worker.end()
@@ -129,7 +159,7 @@ class FleetBench:
 
     async def _join(self, worker: FleetWorker) -> e.WorkerJoined:
         """Start a worker that is not the session's first one. Raises DeviceError if it is of another model."""
-        opened = await worker.begin(self._assignment, ceilings=self._ceilings)
+        opened = await self._opened(worker)
         assert self._device is not None
         if not same_model(opened.device, self._device):
             raise DeviceError(f"refused: it has {opened.device.name}, the session's device is {self._device.name}")

@@ -15,9 +15,9 @@ from support.scripted import ScriptedProposer
 
 from engine.domain import events as e
 from engine.domain import work as w
-from engine.domain.errors import EspalierError
+from engine.domain.errors import EspalierError, ProblemError
 from engine.domain.folds import advance
-from engine.domain.model import ENGINE, Contract, Device, Dialect, FailureKind
+from engine.domain.model import ENGINE, Contract, Device, Dialect, FailureKind, Signature
 from engine.domain.state import Kernel, SessionState, Stage
 from engine.fleet import messages as m
 from engine.fleet.bench import FleetBench
@@ -31,9 +31,9 @@ Garble = Mapping[str, Callable[[bytes], bytes]]
 NAMES = ("cpu:0", "cpu:1")
 
 
-def fleet(folder: Path, launcher: fake_worker.MemoryLauncher) -> FleetBench:
+def fleet(folder: Path, launcher: fake_worker.MemoryLauncher, device: str = "cpu") -> FleetBench:
     problem = builders.opened().problem
-    return FleetBench(Assignment(problem, problem.workloads[0], "cpu"), Blobs(folder).put, launcher)
+    return FleetBench(Assignment(problem, problem.workloads[0], device), Blobs(folder).put, launcher)
 
 
 def search(
@@ -68,6 +68,48 @@ def verdicts(state: SessionState) -> dict[str, tuple[object, ...]]:
 
 def happened(folder: Path, kind: type) -> list[e.Event]:
     return [entry.event for entry in read(folder).entries if isinstance(entry.event, kind)]
+
+
+@pytest.mark.parametrize(("device", "together"), [("cuda:0", True), ("cpu", False)])
+def test_gpus_start_together_but_cores_wait_for_the_first_ones_ceilings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, *, together: bool
+) -> None:
+    begun: list[str] = []
+    describe = fake_worker.DescribedFakeBench.describe
+
+    async def noted(bench: fake_worker.DescribedFakeBench, say: object, *, ceilings: bool) -> tuple[Device, Signature]:
+        begun.append("begins")
+        while together and begun.count("begins") < len(NAMES):
+            await asyncio.sleep(0)
+        found = await describe(bench, say, ceilings=ceilings)
+        begun.append("is open")
+        return found
+
+    async def run() -> None:
+        bench = fleet(tmp_path, fake_worker.MemoryLauncher(NAMES), device)
+        async with asyncio.timeout(20):
+            await bench.describe(ceilings=True)
+        await bench.close()
+
+    monkeypatch.setattr(fake_worker.DescribedFakeBench, "describe", noted)
+    asyncio.run(run())
+    assert begun == ["begins", "begins", "is open", "is open"] if together else ["begins", "is open"] * 2
+
+
+def test_gpus_that_started_beside_one_that_cannot_open_the_problem_are_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuses(bench: fake_worker.DescribedFakeBench, say: object, *, ceilings: bool) -> tuple[Device, Signature]:
+        raise ProblemError("its reference is wrong")
+
+    async def run() -> list[fake_worker.MemoryLink]:
+        launcher = fake_worker.MemoryLauncher(NAMES)
+        with pytest.raises(ProblemError, match="reference is wrong"):
+            await fleet(tmp_path, launcher, "cuda:0").describe()
+        return launcher.links["cpu:1"]
+
+    monkeypatch.setattr(fake_worker.DescribedFakeBench, "describe", refuses)
+    assert all(not link.is_open for link in asyncio.run(run()))
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

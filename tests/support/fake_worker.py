@@ -118,7 +118,7 @@ class MemoryLink:
         self._device = device
         self._frames: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.received: list[bytes] = []
-        self._open = True
+        self.is_open = True
         self.server = self._server(place, lambda frame: self._frames.put_nowait(garble(frame)))
         self.server.greet()
 
@@ -135,7 +135,7 @@ class MemoryLink:
         return bench
 
     async def send(self, frame: bytes) -> None:
-        if not self._open:
+        if not self.is_open:
             raise LinkClosed("its process ended")
         self.received.append(frame)
         self.server.take(frame)
@@ -147,11 +147,11 @@ class MemoryLink:
         return frame
 
     def kill(self) -> None:
-        self._open = False
+        self.is_open = False
         self._frames.put_nowait(None)
 
     async def close(self) -> None:
-        self._open = False
+        self.is_open = False
         await self.server.close()
 
 
