@@ -331,6 +331,7 @@ def fold_line(shown: Line, room: int, indent: int) -> list[Line]:
         for word in _WORDS.findall(cell.text):
             rest = word
             if used + width(word.rstrip()) > room and used > indent:
+                current[-1] = Cell(current[-1].text.rstrip(), current[-1].ink, current[-1].ground)
                 lines.append(Line(merge_cells(current), shown.ground))
                 current, used = [Cell(" " * indent)], indent
                 rest = word.lstrip()

@@ -151,7 +151,7 @@ def parent_evidence(state: SessionState, idea: Idea) -> str:
     moved = state.preparation.bytes_moved if state.preparation is not None else 0
     parts = (
         fmt.duration(measured.time_us.value),
-        f"{fmt.percent(measured.light.fraction)} of SOL" if measured.light is not None else "",
+        fmt.sol(measured.light.fraction) if measured.light is not None else "",
         f"{parent.verification.precision_class.value} class" if parent.verification is not None else "",
         bottleneck.summary(parent.profile, moved) if parent.profile is not None else "",
     )

@@ -9,6 +9,7 @@ from engine.domain import queries
 from engine.domain.model import CallRole
 from engine.domain.state import CallStatus, Idea, IdeaStatus, ModelCall, SessionState, Stage
 from engine.domain.work import WorkKey, WorkKind
+from engine.report.facts.usage import refused_before
 from tui.viewmodel import fmt, kernels
 from tui.viewmodel.cells import Cell, Ink, Line, cut_cells, join_cells, line, one_line, tail, width
 from tui.viewmodel.ideas import awaiting_approval
@@ -225,13 +226,6 @@ def purpose(state: SessionState, call: ModelCall) -> str:
     name = f"round {subject}" if call.role is CallRole.IDEAS else subject
     before = refused_before(state, call)
     return f"{call.role.value} for {name}{f', retry of {before.id}' if before is not None else ''}"
-
-
-def refused_before(state: SessionState, call: ModelCall) -> ModelCall | None:
-    """The call that asked the same just before, if its reply could not be used."""
-    calls = list(state.calls.values())
-    same = [one for one in calls[: calls.index(call)] if (one.work, one.role, one.model) == (call.work, call.role, call.model)]
-    return same[-1] if same and same[-1].status is CallStatus.FAILED and same[-1].reply else None
 
 
 def idle_reason(state: SessionState) -> str:
