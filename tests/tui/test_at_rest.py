@@ -16,6 +16,7 @@ from textual._compositor import LayoutUpdate
 
 from tui.screens import bridge_screen
 from tui.screens.bridge_screen import BridgeScreen
+from tui.screens.gate import GateScreen
 from tui.screens.session import SessionScreen
 from tui.widgets.bars import TransportBar
 
@@ -216,5 +217,24 @@ def test_playing_pausing_and_speed_are_drawn_without_the_clock(tmp_path: Path, m
             await pilot.press("full_stop")
             position = app.screen.bridge.transport.position  # type: ignore[attr-defined]
             await until(pilot, lambda: bar.position == position)
+
+    asyncio.run(act())
+
+
+def test_a_screen_that_is_being_closed_is_not_seen(tmp_path: Path) -> None:
+    folder = tmp_path / "session"
+    sessions.whole(folder)
+
+    async def act() -> None:
+        app = ui.app(action="replay", subject=folder)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen) and ui.shows_tree(app))
+            await pilot.press("i")
+            await until(pilot, lambda: isinstance(app.screen, GateScreen))
+            gate = app.screen
+            assert isinstance(gate, GateScreen)
+            removal = app.pop_screen()
+            gate.drain()
+            await removal
 
     asyncio.run(act())

@@ -82,9 +82,13 @@ class BridgeScreen(DismissOnceScreen[None]):
 
     @property
     def _is_seen(self) -> bool:
-        """Whether no other screen hides it. A dialog does not."""
-        above = self.app.screen_stack[self.app.screen_stack.index(self) + 1 :]
-        return all(screen.styles.background.a < 1 for screen in above)
+        """Whether it is shown and no other screen hides it. A dialog does not."""
+        for screen in reversed(self.app.screen_stack):
+            if screen is self:
+                return True
+            if screen.styles.background.a == 1:
+                return False
+        return False
 
     def draw_soon(self) -> None:
         """Something changed: draw it, at once unless the last frame was drawn a moment ago."""
