@@ -58,6 +58,18 @@ def test_an_example_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     sessions.run(body)
 
 
+@pytest.mark.parametrize(("width", "figure"), [(80, "▲ 46.90× [46.20, 47.70]"), (40, "▲ 46.90×")])
+def test_the_incumbent_is_shown_without_its_interval_where_that_has_no_room(width: int, figure: str) -> None:
+    async def body() -> None:
+        app = Host()
+        async with app.run_test(size=(width, 10)):
+            table = app.query_one(SessionTable)
+            table.show([ONE])
+            assert figure in [cell.plain for cell in table.get_row_at(0)]
+
+    sessions.run(body)
+
+
 @pytest.mark.parametrize("status", ["open", "closed", "unreadable"])
 @pytest.mark.parametrize("awaiting", [0, 3])
 @pytest.mark.parametrize("shipped", [False, True])

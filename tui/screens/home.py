@@ -246,7 +246,7 @@ class HomeScreen(Screen[None]):
             from tui.viewmodel.ideas import awaiting_approval
 
             state = one.reason if one.status == "closed" else awaiting_approval(one.awaiting) if one.awaiting else "open"
-            about.update(f"{one.folder}\n{one.problem} {one.workload} on {one.device} · {state}")
+            about.update(f"{one.folder}\n{state} · {one.problem} {one.workload} on {one.device}")
         if self._is_loaded:
             self._show_preview()
 

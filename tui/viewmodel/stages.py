@@ -148,16 +148,23 @@ _WORK_GAP = " │ "
 
 
 def _work_line(state: SessionState, progress: Mapping[WorkKey, str], seconds: Mapping[WorkKey, int], room: int) -> Line:
-    """The latest progress of each running work; without any, why nothing runs."""
+    """The latest progress of each running work, and how many more there are; without any, why nothing runs."""
     keys = list(state.started)
     if not keys:
         words = "idle" if ideas_for_you(state) else idle_reason(state)
         return line(*cut_cells((Cell(f" {words}", Ink.FAINT),), room))
     share = max(_LEAST_WORDS, (room - 2) // len(keys) - 3)
-    most = 1 + room // len(_WORK_GAP)  # hundreds may run on a fleet: those beyond the edge are not formatted
-    parts = [_work(key, progress.get(key, ""), seconds.get(key, 0), share) for key in keys[:most]]
-    shown = cut_cells((Cell(" "), *join_cells(parts, Cell(_WORK_GAP, Ink.RULE))), room)
-    return line(*shown)
+    parts: list[tuple[Cell, ...]] = []
+    left = room - 1
+    for place, key in enumerate(keys):
+        part = _work(key, progress.get(key, ""), seconds.get(key, 0), share)
+        rest = len(f"{_WORK_GAP}+{len(keys) - place - 1}") if place + 1 < len(keys) else 0
+        left -= sum(width(cell.text) for cell in part) + (len(_WORK_GAP) if place else 0)
+        if place and left < rest:
+            parts.append((Cell(f"+{len(keys) - place}", Ink.FAINT),))
+            break
+        parts.append(part)
+    return line(*cut_cells((Cell(" "), *join_cells(parts, Cell(_WORK_GAP, Ink.RULE))), room))
 
 
 def _work(key: WorkKey, message: str, seconds: int, room: int) -> tuple[Cell, ...]:
@@ -203,8 +210,8 @@ def calls_by_hand(state: SessionState) -> tuple[ModelCall, ...]:
 
 
 def awaiting_answer(prompts: int) -> str:
-    """``2 prompts await your answer``."""
-    return f"{fmt.counted(prompts, 'prompt')} await{'s' if prompts == 1 else ''} your answer"
+    """``2 prompts await you``."""
+    return f"{fmt.counted(prompts, 'prompt')} await{'s' if prompts == 1 else ''} you"
 
 
 def open_calls(state: SessionState) -> tuple[ModelCall, ...]:

@@ -91,9 +91,12 @@ class SessionTable(DataTable[Text]):
     def _fill(self, before: store.SessionSummary | None) -> None:
         self._filled_room = room = self._room
         self.clear(columns=True)
-        rows = {key: self._cells(one) for key, one in self._sessions.items()}
-        _clip_names(list(rows.values()), room)
+        rows = {key: self._cells(one, intervals=True) for key, one in self._sessions.items()}
         columns = _fitting_columns(list(rows.values()), room)
+        if "incumbent" not in columns:
+            rows = {key: self._cells(one, intervals=False) for key, one in self._sessions.items()}
+            _clip_names(list(rows.values()), room)
+            columns = _fitting_columns(list(rows.values()), room)
         for name in columns:
             self.add_column(Text(name, style="dim"), key=name)
         for key, cells in rows.items():
@@ -101,14 +104,14 @@ class SessionTable(DataTable[Text]):
         if before is not None and str(before.folder) in self._sessions:
             self.move_cursor(row=list(self._sessions).index(str(before.folder)))
 
-    def _cells(self, one: store.SessionSummary) -> dict[str, Text]:
+    def _cells(self, one: store.SessionSummary, *, intervals: bool) -> dict[str, Text]:
         from tui.viewmodel import fmt  # the empty table is drawn before the engine is imported
 
         best = Text("doubted" if one.doubted else "—", "dim")
         if one.best is not None:
             name = "success" if one.best.low > 1.0 and one.corroborated else "warning"
-            ends = (f" {fmt.interval_ends(one.best)}{'' if one.corroborated else ' not corroborated'}", "dim")
-            best = Text.assemble((fmt.speedup(one.best).text, self._colour(name)), ends)
+            ends = f" {fmt.interval_ends(one.best)}{'' if one.corroborated else ' not corroborated'}" if intervals else ""
+            best = Text.assemble((fmt.speedup(one.best, doubted=not one.corroborated).text, self._colour(name)), (ends, "dim"))
         return {
             "session": Text(one.name, "bold"),
             "incumbent": best,

@@ -376,6 +376,17 @@ def test_speeds_step_up_and_down_and_stop_at_the_ends() -> None:
     assert transport.next_speed(64, faster=True) == 64
 
 
+@pytest.mark.parametrize("room", [20, 30, 40, 60, 80, 120])
+def test_running_work_is_shown_whole_and_the_rest_counted(room: int) -> None:
+    words = {WorkKey.parse(key): "pair 2 of 4" for key in ("measure:k18:0", "verify:k19:0", "build:k20:0")}
+    shown = stages.strip(STATE, words, room)[1].text
+    assert cells.width(shown) <= room
+    parts = shown.split(" │ ")
+    whole = [part for part in parts if "pair 2 of 4" in part]
+    assert len(whole) + sum(int(part) for part in parts if part.startswith("+")) == 3
+    assert len(whole) == len(parts) - parts[-1].startswith("+")
+
+
 @pytest.mark.parametrize("shown", list(Tab))
 @pytest.mark.parametrize(
     ("room", "named", "numbered"),
