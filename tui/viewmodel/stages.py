@@ -157,11 +157,14 @@ def _work_line(state: SessionState, progress: Mapping[WorkKey, str], seconds: Ma
     parts: list[tuple[Cell, ...]] = []
     left = room - 1
     for place, key in enumerate(keys):
+        later = len(keys) - place - 1
+        rest = len(f"{_WORK_GAP}+{later}") if later else 0
         part = _work(key, progress.get(key, ""), seconds.get(key, 0), share)
-        rest = len(f"{_WORK_GAP}+{len(keys) - place - 1}") if place + 1 < len(keys) else 0
+        if not place:
+            part = cut_cells(part, left - rest)
         left -= sum(width(cell.text) for cell in part) + (len(_WORK_GAP) if place else 0)
-        if place and left < rest:
-            parts.append((Cell(f"+{len(keys) - place}", Ink.FAINT),))
+        if left < rest:
+            parts.append((Cell(f"+{later + 1}", Ink.FAINT),))
             break
         parts.append(part)
     return line(*cut_cells((Cell(" "), *join_cells(parts, Cell(_WORK_GAP, Ink.RULE))), room))
