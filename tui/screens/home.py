@@ -107,7 +107,7 @@ class HomeScreen(Screen[None]):
 
     CSS_PATH = "home.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*actions.bindings(actions.Place.HOME)]
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012  # an instance variable of Screen
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (170, "-broad")]  # noqa: RUF012  # an instance variable of Screen
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (9, "-low"), (22, "-middle"), (32, "-tall")]  # noqa: RUF012
 
     @dataclass

@@ -77,13 +77,13 @@ def start_lines(
     running = [work for work in started if work.kind != WorkKind.PREPARE or not preparing]
     lines += [_line(work_words(work), ages.get(work), running=True, width=width) for work in running]
     if not is_run and state.closed is None:
-        lines += _told("No kernel yet; its preparation was interrupted.", Ink.WARN, room)
+        lines += _wrapped("No kernel yet; its preparation was interrupted.", Ink.WARN, room)
     elif state.started:
-        lines += [BLANK, *_told("Next: the naive port, then ideas round by round.", Ink.FAINT, room)]
+        lines += [BLANK, *_wrapped("Next: the naive port, then ideas round by round.", Ink.FAINT, room)]
     else:
-        lines += _told(f"No kernel yet; {idle_reason(state)}.", Ink.FAINT, room)
+        lines += _wrapped(f"No kernel yet; {idle_reason(state)}.", Ink.FAINT, room)
     return tuple(lines)
 
 
-def _told(words: str, ink: Ink, room: int) -> list[Line]:
+def _wrapped(words: str, ink: Ink, room: int) -> list[Line]:
     return [line(Cell(f"{_INDENT}{part}", ink)) for part in wrap(words, room - len(_INDENT))]
