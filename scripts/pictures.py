@@ -226,7 +226,7 @@ DIALOGS: dict[str, Act] = {
     "roofline": roofline,
     "notes": pane("notes"),
     "log": on("k14", "7"),
-    "verification": on("k14", "4"),
+    "checks": on("k14", "4"),
     "idea": on("k12", "1"),
     "zoomed": on("k14", "5", "z"),
     "filter": keys("slash", *"chains"),

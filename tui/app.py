@@ -289,7 +289,7 @@ class EspalierApp(TerminalApp):
             logging.getLogger(__name__).error("the session's %s worker failed", worker.name, exc_info=worker.error)
             words = str(worker.error) if isinstance(worker.error, JournalError) else f"internal error: {worker.error!r}"
             if self._search is not None:
-                self._search.fault = words
+                self._search.fail(words)
             self.notify(words, severity="error", markup=False, timeout=30)
 
     async def _close_and_report(self, bridge: Bridge) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -134,8 +134,18 @@ class Bridge:
         self._blobs = Blobs(folder)
         self._texts: dict[Blob, str] = {}
         self._resume = asyncio.Event()
+        self._watchers: list[Callable[[], None]] = []
         if live is not None:
             live.on_steered(self._resume.set)
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call ``changed`` after every change of what a screen shows, but for the clock. Returns what stops that."""
+        self._watchers.append(changed)
+        return partial(self._watchers.remove, changed)
+
+    def _tell(self) -> None:
+        for changed in tuple(self._watchers):
+            changed()
 
     def can(self, capability: Capability) -> bool:
         return capability in self.source.capabilities
@@ -228,6 +238,7 @@ class Bridge:
         await self.source.submit(command)
         self.state = self.source.state  # shown immediately; the entries follow with the next batch
         self._resume.set()
+        self._tell()
 
     def check_dialect(self, seed: Seed) -> None:
         """Raises ProblemError if the session's device does not run the seed's dialect."""
@@ -278,9 +289,31 @@ class Bridge:
         self.stopped = {}
         await self._live.retry()
         self._resume.set()
+        self._tell()
+
+    def fail(self, reason: str) -> None:
+        """The source can no longer be read or written."""
+        self.fault = reason
+        self._tell()
+
+    def play_or_pause(self) -> None:
+        """Play a source that can seek, or pause it."""
+        transport = self.transport
+        if transport is not None:
+            if transport.playing:
+                transport.pause()
+            else:
+                transport.play()
+            self._tell()
+
+    def set_speed(self, speed: float) -> None:
+        """Play a source that can seek at this speed."""
+        if self.transport is not None:
+            self.transport.speed = speed
+            self._tell()
 
     async def pump(self) -> None:
-        """Read the source until it is closed. Screens poll ``state``."""
+        """Read the source until it is closed."""
         beside = [asyncio.create_task(one) for one in (self._listen(), self._watch_writer())]
         try:
             async for batch in self.source.batches():
@@ -302,6 +335,7 @@ class Bridge:
             self._resume.clear()
             outcome = await live.run()
             self.stopped = outcome.reasons if isinstance(outcome, EngineStopped) else {}
+            self._tell()
             await self._resume.wait()
 
     async def close(self) -> None:
@@ -328,6 +362,7 @@ class Bridge:
         self.state = batch.state
         self.stopped = {work: reason for work, reason in self.stopped.items() if work in batch.state.broken}
         self.progress = {work: text for work, text in self.progress.items() if work in batch.state.started}
+        self._tell()
 
     async def _forget_early_entries(self) -> None:
         """Keep the latest entries only. Those before are folded on a thread: the screen goes on."""
@@ -339,7 +374,10 @@ class Bridge:
     async def _watch_writer(self) -> None:
         """Keep ``is_run`` right while another process may run the session, or end."""
         while not self.closed:
-            self.is_run = self.source.is_run
+            is_run = self.source.is_run
+            if is_run != self.is_run:
+                self.is_run = is_run
+                self._tell()
             await asyncio.sleep(_WRITER_SECONDS)
 
     async def _listen(self) -> None:
@@ -347,6 +385,7 @@ class Bridge:
             self.progress[message.work] = message.text
             if message.work.kind == WorkKind.PREPARE:
                 self._start_texts.append(message.text)
+            self._tell()
 
 
 def live_bridge(live: LiveSession) -> Bridge:

@@ -3,7 +3,8 @@
 Reported as for upstream (Textual 8.2.8). ``Widget.mount`` adds nothing to a widget that is being removed, and raises MountError
 once ``App.exit`` was called; Compose, Mount and what follows them are still handled, and an ``on_mount`` that looks for them
 raises NoMatches. Either exception ends the program with a traceback. So does what ``call_after_refresh`` was given: the
-screen on top calls it, after the widget of the caller has lost its own widgets.
+screen on top calls it, after the widget of the caller has lost its own widgets, and the focus that a screen gives when it was
+composed.
 
 A screen whose queue holds several messages handles them without a pause. Each resize and each return to a screen lays all of
 it out, and no key was read until the last was done; now the loop turns after each.
@@ -28,12 +29,14 @@ _BEGINNINGS = (Compose, Mount, Resize, ScreenResume, Show)
 _LAYOUTS = (Resize, ScreenResume)
 """After which a screen is laid out as a whole."""
 Result = TypeVar("Result")
+_original_auto_focus = Screen._update_auto_focus
 
 
 def guard_removals() -> None:
     """Make every widget of this process safe, Textual's own included. Calling it again changes nothing."""
     setattr(Widget, "_dispatch_message", _dispatch)  # noqa: B010  # Textual has no seam here
     setattr(Widget, "call_after_refresh", _call_after_refresh)  # noqa: B010
+    setattr(Screen, "_update_auto_focus", _update_auto_focus)  # noqa: B010
 
 
 def is_going(widget: Widget) -> bool:
@@ -55,6 +58,12 @@ async def _dispatch(widget: Widget, message: Message) -> None:
         await MessagePump._dispatch_message(widget, message)
         if isinstance(message, _LAYOUTS) and isinstance(widget, Screen):
             await asyncio.sleep(0)
+
+
+def _update_auto_focus(screen: Screen[Any]) -> None:
+    """A screen that goes while its widgets are mounted would give the focus to one that has not begun."""
+    if not is_going(screen):
+        _original_auto_focus(screen)
 
 
 def _call_after_refresh(widget: Widget, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:

@@ -184,6 +184,8 @@ class TerminalApp(App[None]):
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.InputEvent) and not self.screen_stack:
             return  # before the first screen and after the last one, a key would end the program with an exception
+        if isinstance(event, events.Key):
+            await asyncio.sleep(0)  # keys that wait are handled one by one: what an earlier one drew is seen first
         match event:
             case events.Key() | events.Paste() | events.MouseDown():
                 self.notices.key_pressed()

@@ -25,7 +25,7 @@ from engine.ideas.mix import check_models
 from engine.journal import store
 from engine.journal.blobs import Blobs
 from engine.report.facts import usage as facts
-from engine.report.facts.usage import CallTotals
+from engine.report.facts.usage import CallTotals, refused_before
 from engine.report.text.lines import Line, Span, Tone, fields, one_line, table
 from engine.session.steer import Steering
 
@@ -72,11 +72,12 @@ def _call_row(state: SessionState, call: ModelCall) -> list[Span]:
     tone = {CallStatus.OPEN: Tone.WARN, CallStatus.FAILED: Tone.BAD}.get(call.status, Tone.PLAIN)
     awaited = call.status is CallStatus.OPEN and call.by_hand
     about = "estimated: " if call.estimated else ""
+    before = refused_before(state, call)
     tokens = f"{about}{call.usage.input:,} in, {call.usage.output:,} out" if call.usage.total else ""
     return [
         Span(call.id, Tone.STRONG),
         Span(f"round {queries.round_of_call(state, call)}", Tone.FAINT),
-        Span(call.role.value),
+        Span(f"{call.role.value}{f', retry of {before.id}' if before is not None else ''}"),
         Span(call.model),
         Span("awaits your reply" if awaited else call.status.value, tone),
         Span(tokens, Tone.FAINT),

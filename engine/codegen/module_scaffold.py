@@ -10,6 +10,7 @@ import re
 import symtable
 from collections.abc import Iterable, Iterator, Mapping
 
+from engine.domain import python_syntax
 from engine.domain.errors import ProblemError
 from engine.domain.model import Number
 
@@ -24,7 +25,7 @@ def module_source(reference: str, settings: Mapping[str, Number]) -> str:
     Model.
     """
     try:
-        tree = ast.parse(reference)
+        tree = python_syntax.parse(reference)
     except (SyntaxError, ValueError) as error:
         raise ProblemError(f"the reference is not valid Python ({error}): correct its syntax") from error
     if not any(isinstance(s, ast.ClassDef) and s.name == "Model" for s in tree.body):

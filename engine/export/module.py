@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from engine.domain import python_syntax
 from engine.domain.errors import ProblemError, printable
 from engine.domain.model import Contract, Device, Dialect, Number, Operand, Problem, Role, Signature, Workload
 from engine.domain.preparation import CorrectnessCheck
@@ -287,7 +288,7 @@ def _with_tunables(text: str, chosen: Mapping[str, int]) -> str:
         return text
     lines = text.splitlines(keepends=True)
     after = 0
-    for place, statement in enumerate(ast.parse(text).body):
+    for place, statement in enumerate(python_syntax.parse(text).body):
         docstring = place == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
         if docstring or future:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from engine.domain import python_syntax
 from engine.problem.reference_code import bound_names
 
 _FOLDER = Path(__file__).with_name("templates")
@@ -23,7 +24,7 @@ def template(name: str) -> str:
     """The template's text, without the parts that only the template needs."""
     text = (_FOLDER / f"{name}.py").read_text(encoding="utf-8")
     lines = text.splitlines(keepends=True)
-    for statement in reversed(ast.parse(text).body):
+    for statement in reversed(python_syntax.parse(text).body):
         if _is_its_own(statement):
             del lines[statement.lineno - 1 : statement.end_lineno]
     return re.sub(r"\n{4,}", "\n\n\n", "".join(lines)).strip() + "\n"
@@ -45,7 +46,7 @@ def keep_apart(text: str, taken: Collection[str]) -> str:
 
     A module that was exported, read and exported again has renamed names of its own.
     """
-    clashes = (set(bound_names(ast.parse(text))) & set(taken)) - _SHARED
+    clashes = (set(bound_names(python_syntax.parse(text))) & set(taken)) - _SHARED
     if not clashes:
         return text
     used = {*re.findall(r"\w+", text), *taken}
@@ -74,7 +75,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     """``text`` with these expressions as the values of its module-level constants, including renamed ones."""
     lines = text.splitlines(keepends=True)
     missing = set(values)
-    for statement in reversed(ast.parse(text).body):
+    for statement in reversed(python_syntax.parse(text).body):
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as old):
                 pass

@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping
 
+from engine.domain import python_syntax
 from engine.domain.errors import ProblemError
 from engine.domain.model import Number
 
@@ -33,7 +34,7 @@ def parse(text: str, origin: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(text, filename=origin)
+            tree = python_syntax.parse(text, origin)
             compile(tree, origin, "exec", dont_inherit=True)
     except SyntaxError as error:
         where = f", line {error.lineno}" if error.lineno else ""

@@ -5,7 +5,6 @@ Code that does not compile is a value (``BuildFailure``); an exception means tha
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import hashlib
 import json
@@ -20,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from engine.domain import python_syntax
 from engine.domain.errors import EspalierError, KernelCodeError
 from engine.domain.model import Contract, Dialect, Resources
 from engine.sandbox.confinement import Confinement
@@ -297,7 +297,7 @@ def _check_python(request: BuildRequest) -> _Compiled | BuildFailure:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            ast.parse(request.code, request.name)
+            python_syntax.parse(request.code, request.name)
     except SyntaxError as error:
         reason = f"{request.name}:{error.lineno or 0}:{error.offset or 0}: error: {error.msg}"
     except (ValueError, RecursionError, MemoryError) as error:

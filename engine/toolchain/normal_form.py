@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Sequence
 from itertools import pairwise
 
+from engine.domain import python_syntax
 from engine.domain.errors import KernelCodeError
 from engine.domain.model import Contract, Dialect
 from engine.toolchain.directives import WORDS, directives
@@ -63,7 +64,7 @@ def _python(code: str) -> str:
     """The module without comments, layout and docstrings; its names are kept, because callers may use them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tree = ast.parse(code)
+        tree = python_syntax.parse(code)
     for node in ast.walk(tree):
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:] or [ast.Pass()]

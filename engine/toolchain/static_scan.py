@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
+from engine.domain import python_syntax
 from engine.domain.model import Dialect
 from engine.toolchain.static_scan_cpp import Finding, scan_cpp
 
@@ -102,7 +103,7 @@ def _dumped(node: ast.stmt) -> str:
 def _parsed(code: str) -> ast.Module:
     """Its syntax tree; an empty one for code that is not Python."""
     try:
-        return ast.parse(code)
+        return python_syntax.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])
 

@@ -59,6 +59,21 @@ def test_calls_are_listed_and_their_prompts_printed(espalier: Call, asked: Path)
     assert [(c["id"], c["work"]) for c in calls] == [("c1", "propose:1"), ("c2", "implement:i2"), ("c3", "propose:1")]
 
 
+def test_a_retry_names_the_call_whose_reply_was_refused(espalier: Call, recorded: Path) -> None:
+    blobs = Blobs(recorded)
+    prompt, reply = blobs.put(b"What next?"), blobs.put(b"No idea.")
+    written(
+        recorded,
+        e.CallStarted("c1", "propose:1", CallRole.IDEAS, "paste", prompt),
+        e.CallAnswered("c1", reply, Usage(), None, "", 2.0),
+        e.CallFailed("c1", "the reply has no ideas"),
+        e.CallStarted("c2", "propose:1", CallRole.IDEAS, "paste", prompt),
+    )
+    first, second = espalier("model", "prompts", "scripted").out.splitlines()
+    assert "retry" not in first
+    assert "ideas, retry of c1" in second
+
+
 def test_usage_is_listed_by_round_role_and_model(espalier: Call, asked: Path) -> None:
     rows = espalier("model", "usage", "scripted", "--json").json()["usage"]
     whole = rows[0]

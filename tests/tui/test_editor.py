@@ -18,7 +18,7 @@ from engine.domain import events as e
 from engine.domain.errors import EspalierError
 from tui import editor, kernel_tools
 from tui.app import EspalierApp
-from tui.screens import steering
+from tui.screens import bridge_screen
 from tui.screens.code_form import CodeForm
 from tui.screens.machine_code import MachineCodeScreen
 from tui.viewmodel import machine_code
@@ -95,7 +95,7 @@ def test_edited_code_becomes_a_kernel_below_the_edited_one(tmp_path: Path, monke
         asked.append((name, read_only))
         return EDITED
 
-    monkeypatch.setattr(steering, "edit_text", edit)
+    monkeypatch.setattr(bridge_screen, "edit_text", edit)
 
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("escape")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,9 +16,10 @@ from tui import garbage
 @pytest.fixture(autouse=True)
 def usual_collections() -> Iterator[None]:
     gc.collect()
-    callbacks = list(gc.callbacks)
+    callbacks, threshold = list(gc.callbacks), gc.get_threshold()
     yield
     gc.callbacks[:] = callbacks
+    gc.set_threshold(*threshold)
     gc.unfreeze()
 
 
@@ -68,3 +70,26 @@ def test_a_tuple_that_another_thread_fills_meanwhile_is_left_alone() -> None:
     finally:
         sys.setswitchinterval(before)
     assert len(filling.result()) == 10_000
+
+
+def test_full_collections_wait_for_the_event_loop() -> None:
+    full: list[bool] = []
+    allocates = True
+
+    def note(phase: str, about: Mapping[str, int]) -> None:
+        if phase == "stop" and about["generation"] == 2:
+            full.append(allocates)
+
+    async def act() -> list[list[int]]:
+        nonlocal allocates
+        kept = kept_objects(300_000)
+        allocates = False
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return kept
+
+    garbage.shorten_collections()
+    gc.callbacks.append(note)
+    asyncio.run(act())
+    assert full
+    assert not any(full), "one began in the middle of what allocates"

@@ -43,6 +43,9 @@ def test_lines_of_a_session_and_of_a_problem_fit(room: int, tmp_path: Path) -> N
         assert all(line.width <= room for line in lines)
     text = "\n".join(line.text for line in session_lines(facts, 120))
     assert "★ k" in text
+    for narrow in (40, 58):
+        shown = " ".join(" ".join(line.text for line in session_lines(facts, narrow)).split())
+        assert " ".join(facts.lines[2].text.split()) in shown, "its progress is wrapped, not cut"
     assert "Last events" in text, "nobody decided on autopilot"
     text = "\n".join(line.text for line in problem_lines(problem, ["s"], facts, 120))
     assert "PyTorch  eager" in text

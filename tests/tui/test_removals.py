@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from support import sessions, storm, ui
 from textual import work
+from textual.app import ComposeResult
 from textual.screen import Screen
+from textual.widgets import TextArea
 from textual.worker import WorkerCancelled
 
 from tui import actions
@@ -105,6 +107,29 @@ def test_the_program_ends_before_widgets_are_there(turns: int, tmp_path: Path) -
         assert app.fault is None
 
     asyncio.run(body())
+
+
+class _Writing(Screen[None]):
+    """A screen that gives the focus to a text."""
+
+    def compose(self) -> ComposeResult:
+        yield TextArea("")
+
+
+@pytest.mark.parametrize("end", ["pop_screen", "exit"])
+def test_a_screen_that_goes_before_it_gives_the_focus(end: str) -> None:
+    async def body(turns: int) -> None:
+        app = ui.app()
+        async with app.run_test():
+            app.push_screen(_Writing())
+            await turn(turns)
+            getattr(app, end)()
+            if end == "pop_screen":
+                await hears(app)
+        assert app.fault is None
+
+    for turns in range(12):
+        asyncio.run(body(turns))
 
 
 @pytest.mark.parametrize("turns", range(0, 16, 3))

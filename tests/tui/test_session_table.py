@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import sessions, ui
@@ -12,7 +13,7 @@ from textual.app import App, ComposeResult
 
 from engine.domain.model import Interval
 from engine.journal import store
-from tui.widgets.session_table import SessionTable
+from tui.widgets.session_table import SessionTable, legend
 
 ONE = store.SessionSummary(
     "softmax-2026-11-18-1", Path("/sessions/softmax-2026-11-18-1"), "closed", "3 rounds", 0.0, "softmax", "large",
@@ -55,6 +56,32 @@ def test_an_example_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             assert "▷ example" in [cell.plain for cell in table.get_row_at(0)]
 
     sessions.run(body)
+
+
+@pytest.mark.parametrize(("width", "figure"), [(80, "▲ 46.90× [46.20, 47.70]"), (40, "▲ 46.90×")])
+def test_the_incumbent_is_shown_without_its_interval_where_that_has_no_room(width: int, figure: str) -> None:
+    async def body() -> None:
+        app = Host()
+        async with app.run_test(size=(width, 10)):
+            table = app.query_one(SessionTable)
+            table.show([ONE])
+            assert figure in [cell.plain for cell in table.get_row_at(0)]
+
+    sessions.run(body)
+
+
+@pytest.mark.parametrize("status", ["open", "closed", "unreadable"])
+@pytest.mark.parametrize("awaiting", [0, 3])
+@pytest.mark.parametrize("shipped", [False, True])
+@pytest.mark.parametrize("searched", [None, ONE.folder])
+def test_the_legend_of_help_has_every_state(
+    status: Any, awaiting: int, shipped: bool, searched: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "is_shipped", lambda folder: shipped)
+    table = SessionTable(lambda: 60.0, lambda: searched, id="sessions")
+    monkeypatch.setattr(SessionTable, "_colour", lambda *_: "")
+    words = table._state(replace(ONE, status=status, awaiting=awaiting)).plain.replace("3", "2")
+    assert words in {symbol.plain for symbol, _ in legend(lambda _: "")}
 
 
 def test_neither_an_empty_nor_a_long_list_has_a_scrollbar_across() -> None:

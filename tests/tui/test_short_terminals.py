@@ -19,6 +19,7 @@ from tui.widgets.detail_tabs import DetailTabs
 from tui.widgets.idea_list import IdeaList
 from tui.widgets.kernel_tree import KernelTree
 from tui.widgets.lines import LinesView
+from tui.widgets.session_table import SessionTable
 
 Act = Callable[[EspalierApp, Pilot[None]], Awaitable[None]]
 
@@ -124,3 +125,22 @@ def test_the_text_of_an_idea_is_read_to_its_end_by_key(tmp_path: Path) -> None:
         await until(pilot, lambda: card.scroll_y < card.max_scroll_y)
 
     ui.run_steered(tmp_path / "session", act)
+
+
+@pytest.mark.parametrize("size", [(20, 5), (20, 6), (40, 8)])
+def test_a_tiny_home_shows_both_lists(size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
+    sessions.whole(tmp_path / "mine")
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=size) as pilot:
+            table, problems = app.screen.query_one(SessionTable), app.screen.query_one("#problems")
+            await until(pilot, lambda: problems.content_size.height >= size[1] - 2, "problems alone, in all of the room")
+            (tmp_path / "sessions").mkdir()
+            (tmp_path / "mine").rename(tmp_path / "sessions" / "mine")
+            await pilot.press("f5")
+            await until(pilot, lambda: table.content_size.height >= 2, "a header and a session")
+            assert problems.content_size.height >= 1
+
+    sessions.run(body)

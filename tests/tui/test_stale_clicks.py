@@ -6,12 +6,15 @@ import asyncio
 
 import pytest
 from rich.style import Style
+from support import ui
+from support.ui import until
 from textual.app import App, ComposeResult
 from textual.command import CommandList
 from textual.events import Click
 from textual.widget import Widget
 from textual.widgets import DataTable, OptionList
 
+from tui.screens.palette import Palette
 from tui.stale_clicks import guard_stale_clicks
 
 
@@ -76,3 +79,16 @@ def test_a_click_on_a_header_chooses_it_only_while_it_is_there(left: int) -> Non
         return app.chosen
 
     assert asyncio.run(act()) == ([2] if left == 3 else [])
+
+
+def test_a_click_beyond_a_terminal_that_became_smaller_is_on_nothing() -> None:
+    async def act() -> None:
+        app = ui.app()
+        async with app.run_test(size=(40, 12)) as pilot:
+            await pilot.press("ctrl+p")
+            await until(pilot, lambda: isinstance(app.screen, Palette))
+            app.screen.post_message(Click(app.screen, 70, 20, 0, 0, 1, False, False, False, screen_x=70, screen_y=20))
+            await pilot.pause()
+        assert app.fault is None
+
+    asyncio.run(act())

@@ -94,6 +94,35 @@ def test_a_key_without_a_screen_is_ignored() -> None:
     sessions.run(body)
 
 
+def test_the_loop_turns_between_keys_of_a_burst() -> None:
+    """Two keys that take long would keep the screen from being drawn together."""
+    turns = 0
+    handled: list[int] = []
+
+    class Noting(Screen[None]):
+        def on_key(self) -> None:
+            handled.append(turns)
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test() as pilot:
+            await app.push_screen(Noting())
+            counting = asyncio.create_task(count())
+            for key in "xyz":
+                app.post_message(Key(key, key))
+            await until(pilot, lambda: len(handled) == 3)
+            counting.cancel()
+
+    sessions.run(body)
+    assert handled == sorted(set(handled))
+
+
 def test_a_hidden_screen_has_the_styles_of_the_new_theme_when_it_is_seen_again() -> None:
     async def body() -> None:
         app = ui.app()

@@ -20,7 +20,7 @@ from engine.report.text.tree import outcome
 from tui import actions
 from tui.bridge import Bridge
 from tui.footer_key import footer_keys
-from tui.screens.steering import BridgeScreen
+from tui.screens.bridge_screen import BridgeScreen
 from tui.viewmodel import fmt, kernels
 from tui.widgets.detail_tabs import DetailTabs, Tab
 from tui.widgets.key_footer import KeyFooter

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import ClassVar
 
 from rich.padding import Padding
@@ -16,6 +17,8 @@ from textual.widgets import Static
 
 from tui import actions
 from tui.screens.dialogs import MOTIONS, Dialog
+from tui.widgets.session_table import legend as legend_of_sessions
+from tui.widgets.session_table import theme_colour
 
 _BESIDE = 70
 """The width from which keys, names and descriptions have a column each."""
@@ -52,8 +55,7 @@ class HelpScreen(Dialog[None]):
                 yield Static(_CHARTS, markup=False, classes="hint")
             own = f'To change a key, add a line such as  "gate.approve" = "y"  to {self._keymap_file}'
             yield Static(own, markup=False, classes="hint")
-            if self._place is not actions.Place.HOME:
-                yield Static(self._legend(), id="legend")
+            yield Static(self._home_legend() if self._place is actions.Place.HOME else self._legend(), id="legend")
 
     def on_mount(self) -> None:
         self.query_one("#page").focus()
@@ -86,6 +88,14 @@ class HelpScreen(Dialog[None]):
                 else:
                     table.add_row(Text(f"  {keys}", "bold"), Text(action.label), Text(action.help, "dim"))
             table.add_row()
+        return table
+
+    def _home_legend(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        table.add_row()
+        table.add_row(Text.assemble(("Sessions", "bold underline")))
+        for symbol, words in legend_of_sessions(partial(theme_colour, self.app.theme_variables)):
+            table.add_row(Text.assemble("  ", symbol), Text(words, "dim"))
         return table
 
     def _legend(self) -> Table:

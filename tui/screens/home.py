@@ -107,8 +107,8 @@ class HomeScreen(Screen[None]):
 
     CSS_PATH = "home.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*actions.bindings(actions.Place.HOME)]
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012  # an instance variable of Screen
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (22, "-middle"), (32, "-tall")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (170, "-broad")]  # noqa: RUF012  # an instance variable of Screen
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (9, "-low"), (22, "-middle"), (32, "-tall")]  # noqa: RUF012
 
     @dataclass
     class OpenRequested(Message):
@@ -246,7 +246,7 @@ class HomeScreen(Screen[None]):
             from tui.viewmodel.ideas import awaiting_approval
 
             state = one.reason if one.status == "closed" else awaiting_approval(one.awaiting) if one.awaiting else "open"
-            about.update(f"{one.folder}\n{one.problem} {one.workload} on {one.device} · {state}")
+            about.update(f"{one.folder}\n{state} · {one.problem} {one.workload} on {one.device}")
         if self._is_loaded:
             self._show_preview()
 

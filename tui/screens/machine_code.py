@@ -19,9 +19,12 @@ from tui.bridge import Bridge, Capability
 from tui.kernel_tools import machine_code, profile_kernel
 from tui.screens.dialogs import MOTIONS, Dialog
 from tui.viewmodel import machine_code as listings
-from tui.viewmodel.cells import BLANK
+from tui.viewmodel.cells import BLANK, width
 from tui.viewmodel.pages import paragraph
 from tui.widgets.lines import LinesView
+
+_CORNERS = 4
+"""Columns of an edge that its words leave free."""
 
 
 class MachineCodeScreen(Dialog[None]):
@@ -88,7 +91,10 @@ class MachineCodeScreen(Dialog[None]):
 
     def _show(self) -> None:
         found, page = self._found, self.query_one(LinesView)
-        self.query_one(Vertical).border_subtitle = Content(" · ".join(self._keys()))
+        keys = list(self._keys())
+        while len(keys) > 1 and width(" · ".join(keys)) > self.query_one(Vertical).size.width - _CORNERS:
+            keys.pop()
+        self.query_one(Vertical).border_subtitle = Content(" · ".join(keys))
         if found is None:
             return
         if self._against:
@@ -98,11 +104,12 @@ class MachineCodeScreen(Dialog[None]):
         page.lines = draw(found, self._bridge.code_of(self._kernel), self._kernel.dialect, page.size.width)
 
     def _keys(self) -> Iterator[str]:
-        yield "Esc: close"
+        """The most important first: those without room are left out."""
         if self._can_sort:
             yield "h: listing" if self._hottest_first else "h: hottest first"
         if self._can_sample:
             yield "H: sample it"
+        yield "Esc: close"
 
     @property
     def _can_sort(self) -> bool:

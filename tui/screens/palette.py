@@ -15,11 +15,11 @@ from textual.widgets import Input, OptionList
 from engine.domain.state import SessionState
 from engine.report.text.lines import one_line
 from tui import actions
+from tui.screens.bridge_screen import BridgeScreen
 from tui.screens.dialogs import DismissOnceScreen
 from tui.screens.gate import GateScreen
 from tui.screens.home import HomeScreen
 from tui.screens.session import SessionScreen
-from tui.screens.steering import BridgeScreen
 from tui.viewmodel import kernels
 
 _MOST = 4000

@@ -14,12 +14,13 @@ from textual.widgets import Button, Input, Label, Static, TextArea
 
 from engine.domain.errors import JournalError
 from engine.domain.state import ModelCall
+from engine.report.facts.usage import refused_before
 from tui.bridge import Bridge
 from tui.footer_key import FooterKey
 from tui.screens.dialogs import Dialog
 from tui.viewmodel.cells import one_line
 from tui.viewmodel.fmt import counted
-from tui.viewmodel.stages import calls_by_hand, purpose, refused_before
+from tui.viewmodel.stages import calls_by_hand, purpose
 from tui.widgets.key_footer import KeyFooter
 
 _KEYS = (

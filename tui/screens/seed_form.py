@@ -51,7 +51,7 @@ class SeedForm(Dialog[SeedInput | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="form") as box:
             box.border_title = "Seed a kernel"
-            box.border_subtitle = "Ctrl-S: seed · Ctrl-N: write or paste · Esc: cancel"
+            box.border_subtitle = "Ctrl-S: seed · Ctrl-N: write a kernel"
             with Grid():
                 yield Label("Kernel")
                 yield Input("", id="kernel", compact=True, placeholder="a file (.cu, .cpp, .py), or SESSION:k7")

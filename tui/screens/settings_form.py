@@ -62,7 +62,7 @@ class SettingsForm(Dialog[Preferences | None]):
                 yield Label("Bell")
                 yield _TickBox("ring", self._given.bell, id="bell", compact=True)
                 yield Label("Terminal title")
-                yield _TickBox("say what the session does", self._given.title, id="title", compact=True)
+                yield _TickBox("show the state", self._given.title, id="title", compact=True)
             yield Static(_WHEN, markup=False, classes="hint")
             yield Static(f"Kept in {self._file}.", markup=False, classes="hint")
             with Horizontal(classes="buttons"):

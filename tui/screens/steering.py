@@ -1,48 +1,28 @@
-"""Shared by all screens over a session: reading the state ten times a second, steering actions, rejections as notifications.
-
-Knows the bridge and the dialogs; each screen draws itself.
-"""
+"""The actions of every screen that steers a session, with their dialogs."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import ClassVar
+from collections.abc import Collection
 
 from textual import work
-from textual.content import Content
-from textual.reactive import reactive
-from textual.widgets import Static
 
-from engine.domain import columns, queries
 from engine.domain import commands as c
-from engine.domain.errors import EspalierError
-from engine.domain.state import Idea, Kernel, SessionState
-from engine.domain.work import WorkKey
-from tui import actions
-from tui.bridge import Bridge, Capability, check_settings, writer_error
-from tui.editor import edit_text
-from tui.removals import is_going
+from engine.domain import queries
+from engine.domain.state import Idea
+from tui.bridge import check_settings, writer_error
+from tui.screens.bridge_screen import BridgeScreen
 from tui.screens.code_form import CodeForm
-from tui.screens.dialogs import AskLine, Choice, Choose, Confirm, DismissOnceScreen
+from tui.screens.dialogs import AskLine, Choice, Choose, Confirm
 from tui.screens.idea_form import IdeaForm, IdeaInput
 from tui.screens.limits_form import LimitsForm, PausesForm
 from tui.screens.models_form import ModelsForm
 from tui.screens.prompt_form import PromptForm
 from tui.screens.seed_form import SeedForm
-from tui.viewmodel import estimate, kernels
-from tui.viewmodel.fmt import about, counted
+from tui.viewmodel import kernels
+from tui.viewmodel.fmt import counted
 from tui.viewmodel.ideas import nobody_writes
 from tui.viewmodel.stages import call_label, calls_by_hand, open_calls, works_words
-from tui.widgets.bars import SessionHeader, StageStrip
 
-FRAMES_A_SECOND = 10
-_WORKING_SECONDS = 0.25
-"""The shortest time between two frames while work runs: drawing takes the processor that builds and measures. A command of the
-engineer is drawn at once."""
-_RESTING_SECONDS = 1.0
-_TINY = 9
-"""Rows below which the screen has one line of header, and no strips."""
 _MOST_CHOICES = 400
 _LONGEST_WAIT = 86_400
 _OTHER_WRITER = "…"
@@ -53,128 +33,6 @@ MODES = (
     Choice("autopilot", "autopilot", "ideas are approved automatically; you can still steer"),
     Choice("other", "ask, N s …", "ask, then auto-approve after N s"),
 )
-
-
-class BridgeScreen(DismissOnceScreen[None]):
-    """A screen over a session. ``state`` is set inside ``batch_update`` at most ten times a second."""
-
-    PLACE: ClassVar[actions.Place] = actions.Place.SESSION
-    state: reactive[SessionState | None] = reactive(None, init=False, repaint=False)
-
-    def __init__(self, bridge: Bridge, clock: Callable[[], float] = time.time) -> None:
-        super().__init__()
-        self.bridge = bridge
-        self.clock = clock
-        self._frame: tuple[object, ...] = ()
-        """What the last frame showed beside the state."""
-        self._drawn_at = 0.0
-
-    def on_mount(self) -> None:
-        self.set_interval(1 / FRAMES_A_SECOND, self._next_frame)
-        self.drain()
-        self.begin()
-
-    def begin(self) -> None:
-        """Called once, after the first frame. A handler of Textual's would be called for each class that has one."""
-
-    def on_resize(self) -> None:
-        self.set_class(self.app.size.height < _TINY, "-tiny")
-
-    def _next_frame(self) -> None:
-        """Draw; less often while work runs. At rest, where nothing runs and nothing changed, only the clock, once a second, and
-        nothing below another screen."""
-        bridge, transport = self.bridge, self.bridge.transport
-        place = (transport.position, transport.playing, transport.speed) if transport is not None else None
-        seen = (bridge.fault, bridge.stopped, bridge.is_run, place, self.is_active)
-        works = bool(bridge.state.started) and bridge.is_run
-        at_rest = bridge.state is self.state and not works and seen == self._frame
-        if at_rest and not self.is_active:
-            return
-        pause = _RESTING_SECONDS if at_rest else _WORKING_SECONDS if transport is None and works else 0.0
-        if time.monotonic() - self._drawn_at >= pause:
-            self._frame = seen
-            self.drain()
-
-    def drain(self) -> None:
-        """Draw the changes since the last call; nothing where the screen was closed meanwhile."""
-        if is_going(self):
-            return
-        self._drawn_at = time.monotonic()
-        with self.app.batch_update():
-            if self.bridge.state is not self.state:
-                self.state = self.bridge.state
-            self.update_live()
-
-    def update_live(self) -> None:
-        """Draw what changes without an event: progress, the clock, the transport."""
-
-    def update_bars(self) -> Mapping[WorkKey, float]:
-        """Draw the header and the strip of running work; return the seconds of running work."""
-        bridge, now = self.bridge, self.clock()
-        seek, submit = bridge.can(Capability.SEEK), bridge.can(Capability.SUBMIT)
-        ages = bridge.work_ages(now) if bridge.is_run and not seek else {}
-        left = estimate.round_left(bridge.state, bridge.mean_seconds(), ages)
-        header, strip = self.query_one(SessionHeader), self.query_one(StageStrip)
-        header.session = bridge.name
-        place = "not running" if not bridge.is_run else "runs elsewhere" if submit else "replay" if seek else "following"
-        header.note = "" if bridge.runs_here else place
-        header.stopped = bool(bridge.stopped.keys() - bridge.state.called_off.keys())
-        header.telemetry = bridge.device_load
-        header.deadline, header.now = bridge.deadline, now
-        header.round_left = about(left) if left is not None else ""
-        strip.is_run = bridge.is_run
-        strip.progress, strip.seconds = dict(bridge.progress), {work: int(age) for work, age in ages.items()}
-        return ages
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if not super().check_action(action, parameters):
-            return False
-        found = actions.action_for(action, self.PLACE)
-        match found.needs if found is not None else actions.Needs.NOTHING:
-            case actions.Needs.SUBMIT:
-                return self.bridge.can(Capability.SUBMIT)
-            case actions.Needs.SUITE:
-                return self.bridge.can(Capability.SUBMIT) and len(columns.workloads(self.bridge.state)) > 1
-            case actions.Needs.SEEK:
-                return self.bridge.can(Capability.SEEK)
-            case _:
-                return True
-
-    def key_of(self, action: str) -> str:
-        """The user's key of an action, as printed on a keyboard."""
-        return actions.shown_key(action, getattr(self.app, "user_keys", {}))
-
-    def show_text(self, text: Content, place: Static) -> None:
-        """Show a text; the layout changes only if the text does. An empty text takes no room."""
-        if place.content != text:
-            place.display = bool(text.plain)
-            place.update(text)
-
-    def open_code(self, kernel: Kernel, *, read_only: bool) -> str | None:
-        """The kernel's code after the editor closed; ``None`` if it is unchanged or was only read."""
-        code = self.bridge.code_of(kernel)
-        try:
-            text = edit_text(self.app, code, kernel.name, read_only=read_only)
-        except EspalierError as error:
-            self.notify(str(error), severity="warning", markup=False)
-            return None
-        return text if text != code and not read_only else None
-
-    async def attempt(self, request: Awaitable[None], done: str = "") -> bool:
-        """Whether the session accepted; a rejection is shown in the rules' words."""
-        try:
-            await request
-        except EspalierError as error:
-            self.notify(str(error), severity="warning", markup=False)
-            return False
-        if done:
-            self.notify(done, markup=False, timeout=2)
-        self.drain()
-        return True
-
-    async def submit(self, command: c.Command, done: str = "") -> bool:
-        """Submit a command; whether the session accepted it."""
-        return await self.attempt(self.bridge.submit(command), done)
 
 
 class SteeringScreen(BridgeScreen):

@@ -53,19 +53,12 @@ class TransportScreen(SteeringScreen):
 
     @on(TransportBar.SpeedChanged)
     def _speed(self, event: TransportBar.SpeedChanged) -> None:
-        if self.bridge.transport is not None:
-            self.bridge.transport.speed = event.speed
+        self.bridge.set_speed(event.speed)
 
     @on(TransportBar.PlayToggled)
     def action_play(self) -> None:
         """Play or pause."""
-        transport = self.bridge.transport
-        if transport is None:
-            return
-        if transport.playing:
-            transport.pause()
-        else:
-            transport.play()
+        self.bridge.play_or_pause()
 
     @work
     async def action_fork(self) -> None:
@@ -147,4 +140,4 @@ class TransportScreen(SteeringScreen):
 
     def _scale(self, by: float) -> None:
         if self.bridge.transport is not None:
-            self.bridge.transport.speed *= by
+            self.bridge.set_speed(self.bridge.transport.speed * by)

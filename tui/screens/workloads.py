@@ -19,7 +19,7 @@ from engine.domain.state import SessionState
 from tui import actions
 from tui.bridge import Bridge
 from tui.footer_key import footer_keys
-from tui.screens.steering import BridgeScreen
+from tui.screens.bridge_screen import BridgeScreen
 from tui.viewmodel.cells import Cell, Ink, cut, width
 from tui.viewmodel.workload_table import MEAN, workload_table
 from tui.widgets.key_footer import KeyFooter

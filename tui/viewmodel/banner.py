@@ -79,7 +79,7 @@ def banner(state: SessionState, source: Source) -> Banner | None:
 
 
 _ON_QUARANTINED: tuple[Remedy, ...] = (
-    ("session.verification", "evidence"), ("session.accept", "accept"), ("session.discard", "discard"),
+    ("session.checks", "checks"), ("session.accept", "accept"), ("session.discard", "discard"),
 )  # fmt: skip
 
 

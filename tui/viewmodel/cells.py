@@ -145,6 +145,19 @@ def join_cells(parts: Iterable[Sequence[Cell]], separator: Cell) -> tuple[Cell, 
     return tuple(cells)
 
 
+def join_fitting(parts: Iterable[Sequence[Cell]], separator: Cell, room: int) -> tuple[Cell, ...]:
+    """The non-empty parts with the separator between them, whole, while they fit; then an ellipsis for the others."""
+    shown: list[Sequence[Cell]] = []
+    for part in filter(None, parts):
+        if sum(width(cell.text) for cell in join_cells([*shown, part], separator)) > room:
+            more = Cell("…", separator.ink)
+            while shown and sum(width(cell.text) for cell in join_cells([*shown, (more,)], separator)) > room:
+                shown.pop()
+            return join_cells([*shown, (more,)], separator)
+        shown.append(part)
+    return join_cells(shown, separator)
+
+
 def bounded(text: str, most: int = LONGEST_TEXT) -> str:
     """The text, or its beginning with the number of characters that are left out."""
     return text if len(text) <= most else f"{text[:most]} … and {len(text) - most:,} more characters"
@@ -331,6 +344,7 @@ def fold_line(shown: Line, room: int, indent: int) -> list[Line]:
         for word in _WORDS.findall(cell.text):
             rest = word
             if used + width(word.rstrip()) > room and used > indent:
+                current[-1] = Cell(current[-1].text.rstrip(), current[-1].ink, current[-1].ground)
                 lines.append(Line(merge_cells(current), shown.ground))
                 current, used = [Cell(" " * indent)], indent
                 rest = word.lstrip()

@@ -1,4 +1,4 @@
-"""Pages on one kernel: idea and lineage, verification, resources. Pure.
+"""Pages on one kernel: idea and lineage, checks, resources. Pure.
 
 The other pages are in ``timing``, ``code`` and ``diff``.
 """
@@ -135,7 +135,7 @@ def measured_gain(state: SessionState, kernel: Kernel) -> Cells | None:
     return (Cell(f"{fmt.ratio(gain)} over {kernel.parent}", ink),)
 
 
-def verification(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:
+def checks(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:
     """The kernel's errors against the tolerance, or why it failed."""
     lines: list[Line] = [*_quarantine(kernel, room), *_not_corroborated(kernel, room), BLANK]
     if kernel.failure is not None:

@@ -237,6 +237,11 @@ def moment(at: float, since: float) -> str:
     return clock(at) if day(at) == day(since) else f"{day(at)} {clock(at)}"
 
 
+def sol(fraction: float) -> str:
+    """A share of the speed of light: ``61 % SOL``."""
+    return f"{percent(fraction).replace('%', ' %')} SOL"
+
+
 def error(value: float) -> str:
     """``9.0e-08``; ``0`` for zero."""
     return "0" if value == 0 else f"{value:.1e}"

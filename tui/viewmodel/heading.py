@@ -172,7 +172,7 @@ def _incumbent(state: SessionState) -> list[Piece]:
         _sustained(state, best.measurement),
         _plain("" if corroboration.is_corroborated(best) else "not corroborated, accepted", 1, Ink.WARN),
         _plain(fmt.duration(best.measurement.time_us.value), 1, Ink.PLAIN),
-        _plain(f"{fmt.percent(sol.fraction).replace('%', ' %')} SOL" if sol else "", 2, Ink.PLAIN),
+        _plain(fmt.sol(sol.fraction) if sol else "", 2, Ink.PLAIN),
         Piece(tuple(labels)),
     ]
 

@@ -9,7 +9,7 @@ from engine.domain.model import PLAYBOOK
 from engine.domain.state import Idea, IdeaStatus, SessionState
 from engine.domain.work import Implement
 from tui.viewmodel import fmt, kernels
-from tui.viewmodel.cells import Cell, Ink, Line, cut, cut_cells, join_cells, line, one_line, width, wrap
+from tui.viewmodel.cells import Cell, Ink, Line, cut, join_fitting, line, one_line, width, wrap
 from tui.viewmodel.kernels import Outcome
 
 _STATUS: Mapping[IdeaStatus, Outcome] = {
@@ -86,7 +86,7 @@ def _facts(state: SessionState, idea: Idea, room: int) -> Line:
     parts: list[Sequence[Cell]] = [
         (Cell("predicted ", Ink.LABEL), Cell(predicted, Ink.ACCENT)) if predicted else (),
         (Cell("on ", Ink.LABEL), *kernels.label(state, idea.parent)) if idea.parent else (),
-        _kernels(state, idea),
+        *_kernels(state, idea),
         (Cell("nobody writes it", Ink.WARN),) if nobody_writes(state, idea) else (),
         (Cell(kernels.author(idea.author.name), Ink.ACCENT if idea.author.is_engineer else Ink.PLAIN),)
         if idea.author.name
@@ -96,7 +96,7 @@ def _facts(state: SessionState, idea: Idea, room: int) -> Line:
         (Cell("writer ", Ink.LABEL), Cell(kernels.author(idea.writer), Ink.ACCENT)) if idea.writer else (),
         (Cell(one_line(idea.text.category), Ink.LABEL),) if idea.text.category else (),
     ]
-    return line(*cut_cells((Cell("    "), *join_cells(parts, Cell(" · ", Ink.RULE))), room))
+    return line(Cell("    "), *join_fitting(parts, Cell(" · ", Ink.RULE), room - 4))
 
 
 def nobody_writes(state: SessionState, idea: Idea) -> bool:
@@ -151,18 +151,18 @@ def parent_evidence(state: SessionState, idea: Idea) -> str:
     moved = state.preparation.bytes_moved if state.preparation is not None else 0
     parts = (
         fmt.duration(measured.time_us.value),
-        f"{fmt.percent(measured.light.fraction)} of SOL" if measured.light is not None else "",
+        fmt.sol(measured.light.fraction) if measured.light is not None else "",
         f"{parent.verification.precision_class.value} class" if parent.verification is not None else "",
         bottleneck.summary(parent.profile, moved) if parent.profile is not None else "",
     )
     return " · ".join(filter(None, parts))
 
 
-def _kernels(state: SessionState, idea: Idea) -> tuple[Cell, ...]:
+def _kernels(state: SessionState, idea: Idea) -> tuple[Sequence[Cell], ...]:
     """The number of kernels, and the speedup of the one with the highest lower bound."""
     made = [state.kernels[k] for k in idea.kernels if k in state.kernels]
     if not made:
-        return (Cell(fmt.counted(idea.branch, "kernel")),)
+        return ((Cell(fmt.counted(idea.branch, "kernel")),),)
     ratios = [r for r in (queries.speedup(state, k) for k in made if not corroboration.is_doubted(k)) if r is not None]
-    count = Cell(fmt.counted(len(made), "kernel"))
-    return (count, Cell(", fastest "), fmt.speedup(max(ratios, key=lambda r: r.low))) if ratios else (count,)
+    count = (Cell(fmt.counted(len(made), "kernel")),)
+    return (count, (Cell("fastest "), fmt.speedup(max(ratios, key=lambda r: r.low)))) if ratios else (count,)

@@ -11,7 +11,7 @@ from engine.domain.model import Dialect, Problem, Workload
 from engine.domain.state import SessionState
 from engine.report.text import progress
 from tui.viewmodel import code, fmt, kernels
-from tui.viewmodel.cells import Cell, Ink, Line, cut_cells, from_report, line, one_line
+from tui.viewmodel.cells import Cell, Ink, Line, cut_cells, fold_line, from_report, line, one_line
 
 DECISIONS = 6
 """How many of the last decisions are shown."""
@@ -27,6 +27,8 @@ class SessionFacts:
     state: SessionState
     lines: tuple[Line, ...]
     """Its incumbent, its progress and its last decisions, as long as they are."""
+    decisions: int
+    """How many of the lines are decisions."""
 
 
 def session_facts(name: str, entries: Sequence[Entry], state: SessionState) -> SessionFacts:
@@ -35,12 +37,15 @@ def session_facts(name: str, entries: Sequence[Entry], state: SessionState) -> S
     heading, shown = ("Last decisions", decided[-DECISIONS:]) if decided else ("Last events", entries[-_LATEST:])
     told = [from_report(spans) for entry in shown for spans in progress.lines(state, entry, state)]
     lines = [*_incumbent(state), _progress(state), line(Cell(f" {heading}", Ink.LABEL))]
-    return SessionFacts(name, state, (*lines, *map(_indented, told[-DECISIONS:])))
+    last = told[-DECISIONS:]
+    return SessionFacts(name, state, (*lines, *map(_indented, last)), len(last))
 
 
 def session_lines(facts: SessionFacts, room: int) -> tuple[Line, ...]:
-    """Incumbent, progress and last decisions of a session."""
-    return _fitted(facts.lines, room)
+    """Incumbent, progress and last decisions of a session: the first wrapped, the decisions a line each."""
+    before = len(facts.lines) - facts.decisions
+    about = [part for one in facts.lines[:before] for part in fold_line(one, room, 3)]
+    return _fitted([*about, *facts.lines[before:]], room)
 
 
 def problem_lines(problem: Problem, sessions: Sequence[str], latest: SessionFacts | None, room: int) -> tuple[Line, ...]:
@@ -61,7 +66,7 @@ def _incumbent(state: SessionState) -> list[Line]:
     if best is None or ratio is None or best.measurement is None:
         return [line(Cell(" no verified kernel yet", Ink.FAINT))]
     sol = best.measurement.light
-    time = f"{fmt.duration(best.measurement.time_us.value)}{f' · {fmt.percent(sol.fraction)} of SOL' if sol else ''}"
+    time = f"{fmt.duration(best.measurement.time_us.value)}{f' · {fmt.sol(sol.fraction)}' if sol else ''}"
     figure = f" {queries.ranking_baseline(state)} {fmt.interval_ends(ratio)}"
     title, author = kernels.title(state, best), kernels.author(best.author.name)
     return [

@@ -9,6 +9,7 @@ from engine.domain import queries
 from engine.domain.model import CallRole
 from engine.domain.state import CallStatus, Idea, IdeaStatus, ModelCall, SessionState, Stage
 from engine.domain.work import WorkKey, WorkKind
+from engine.report.facts.usage import refused_before
 from tui.viewmodel import fmt, kernels
 from tui.viewmodel.cells import Cell, Ink, Line, cut_cells, join_cells, line, one_line, tail, width
 from tui.viewmodel.ideas import awaiting_approval
@@ -147,16 +148,26 @@ _WORK_GAP = " │ "
 
 
 def _work_line(state: SessionState, progress: Mapping[WorkKey, str], seconds: Mapping[WorkKey, int], room: int) -> Line:
-    """The latest progress of each running work; without any, why nothing runs."""
+    """The latest progress of each running work, and how many more there are; without any, why nothing runs."""
     keys = list(state.started)
     if not keys:
         words = "idle" if ideas_for_you(state) else idle_reason(state)
         return line(*cut_cells((Cell(f" {words}", Ink.FAINT),), room))
     share = max(_LEAST_WORDS, (room - 2) // len(keys) - 3)
-    most = 1 + room // len(_WORK_GAP)  # hundreds may run on a fleet: those beyond the edge are not formatted
-    parts = [_work(key, progress.get(key, ""), seconds.get(key, 0), share) for key in keys[:most]]
-    shown = cut_cells((Cell(" "), *join_cells(parts, Cell(_WORK_GAP, Ink.RULE))), room)
-    return line(*shown)
+    parts: list[tuple[Cell, ...]] = []
+    left = room - 1
+    for place, key in enumerate(keys):
+        later = len(keys) - place - 1
+        rest = len(f"{_WORK_GAP}+{later}") if later else 0
+        part = _work(key, progress.get(key, ""), seconds.get(key, 0), share)
+        if not place:
+            part = cut_cells(part, left - rest)
+        left -= sum(width(cell.text) for cell in part) + (len(_WORK_GAP) if place else 0)
+        if left < rest:
+            parts.append((Cell(f"+{later + 1}", Ink.FAINT),))
+            break
+        parts.append(part)
+    return line(*cut_cells((Cell(" "), *join_cells(parts, Cell(_WORK_GAP, Ink.RULE))), room))
 
 
 def _work(key: WorkKey, message: str, seconds: int, room: int) -> tuple[Cell, ...]:
@@ -202,8 +213,8 @@ def calls_by_hand(state: SessionState) -> tuple[ModelCall, ...]:
 
 
 def awaiting_answer(prompts: int) -> str:
-    """``2 prompts await your answer``."""
-    return f"{fmt.counted(prompts, 'prompt')} await{'s' if prompts == 1 else ''} your answer"
+    """``2 prompts await you``."""
+    return f"{fmt.counted(prompts, 'prompt')} await{'s' if prompts == 1 else ''} you"
 
 
 def open_calls(state: SessionState) -> tuple[ModelCall, ...]:
@@ -225,13 +236,6 @@ def purpose(state: SessionState, call: ModelCall) -> str:
     name = f"round {subject}" if call.role is CallRole.IDEAS else subject
     before = refused_before(state, call)
     return f"{call.role.value} for {name}{f', retry of {before.id}' if before is not None else ''}"
-
-
-def refused_before(state: SessionState, call: ModelCall) -> ModelCall | None:
-    """The call that asked the same just before, if its reply could not be used."""
-    calls = list(state.calls.values())
-    same = [one for one in calls[: calls.index(call)] if (one.work, one.role, one.model) == (call.work, call.role, call.model)]
-    return same[-1] if same and same[-1].status is CallStatus.FAILED and same[-1].reply else None
 
 
 def idle_reason(state: SessionState) -> str:

@@ -9,7 +9,7 @@ from engine.domain import queries
 from engine.domain.state import SessionState
 from engine.domain.work import WorkKey, WorkKind
 from tui.viewmodel import fmt
-from tui.viewmodel.cells import BLANK, Cell, Ink, Line, cut, line, one_line, pad
+from tui.viewmodel.cells import BLANK, Cell, Ink, Line, cut, line, one_line, pad, wrap
 from tui.viewmodel.stages import idle_reason, work_words
 
 _WIDEST = 64
@@ -77,9 +77,13 @@ def start_lines(
     running = [work for work in started if work.kind != WorkKind.PREPARE or not preparing]
     lines += [_line(work_words(work), ages.get(work), running=True, width=width) for work in running]
     if not is_run and state.closed is None:
-        lines.append(line(Cell(cut(f"{_INDENT}No kernel yet; its preparation was interrupted.", room), Ink.WARN)))
+        lines += _wrapped("No kernel yet; its preparation was interrupted.", Ink.WARN, room)
     elif state.started:
-        lines += [BLANK, line(Cell(cut(f"{_INDENT}Next: the naive port, then ideas round by round.", room), Ink.FAINT))]
+        lines += [BLANK, *_wrapped("Next: the naive port, then ideas round by round.", Ink.FAINT, room)]
     else:
-        lines.append(line(Cell(cut(f"{_INDENT}No kernel yet; {idle_reason(state)}.", room), Ink.FAINT)))
+        lines += _wrapped(f"No kernel yet; {idle_reason(state)}.", Ink.FAINT, room)
     return tuple(lines)
+
+
+def _wrapped(words: str, ink: Ink, room: int) -> list[Line]:
+    return [line(Cell(f"{_INDENT}{part}", ink)) for part in wrap(words, room - len(_INDENT))]

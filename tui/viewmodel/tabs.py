@@ -23,14 +23,10 @@ class Tab(StrEnum):
     IDEA = "idea"
     CODE = "code"
     DIFF = "diff"
-    VERIFICATION = "verification"
+    CHECKS = "checks"
     TIMING = "timing"
     RESOURCES = "resources"
     LOG = "log"
-
-
-_LENGTHS = (12, 7, 6, 5, 4)
-"""Longest names of pages that are tried, the dot of an abbreviation included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,32 +38,30 @@ class TabLine:
 
 
 def tab_line(shown: Tab, room: int) -> TabLine:
-    """The tabs with their numbers; with less room the beginnings of their names, then numbers with the shown page's name."""
-    for length, end in ((_LENGTHS[0], " "), *((length, "") for length in _LENGTHS)):
-        labels = {tab: f" {number} {_beginning(tab.value, length)}{end}" for number, tab in enumerate(Tab, 1)}
-        if sum(map(len, labels.values())) <= room:
-            break
-    else:
-        labels = {t: f" {n} {t.value} " if t is shown else f" {n} " for n, t in enumerate(Tab, 1)}
+    """The tabs with numbers and names; with less room names alone, then numbers with the shown page's name. No name is cut."""
+    numbered = {tab: (f" {number}", f" {tab.value}") for number, tab in enumerate(Tab, 1)}
+    named = {tab: ("", f" {tab.value}") for tab in Tab}
+    spaced = {tab: (number, f"{name} ") for tab, (number, name) in numbered.items()}
+    least = {tab: (number, f"{name} " if tab is shown else " ") for tab, (number, name) in numbered.items()}
+    labels = next((one for one in (spaced, numbered, named) if _width(one) <= room), least)
     cells: list[Cell] = []
     places: list[tuple[int, int, Tab]] = []
     at = 0
-    for number, (tab, label) in enumerate(labels.items(), 1):
+    for tab, (number, name) in labels.items():
         active = tab is shown
         ground = Ground.CHIP if active else Ground.NONE
-        words = label[2 + len(str(number)) - 1 :]
         cells += [
-            Cell(f" {number}", Ink.ACCENT if active else Ink.RULE, ground),
-            Cell(words, Ink.TITLE if active else Ink.FAINT, ground),
+            Cell(number, Ink.ACCENT if active else Ink.RULE, ground),
+            Cell(name, Ink.TITLE if active else Ink.FAINT, ground),
         ]
-        places.append((at, at + len(label), tab))
-        at += len(label)
+        end = at + len(number) + len(name)
+        places.append((at, end, tab))
+        at = end
     return TabLine(Line(tuple(cells)), tuple(places))
 
 
-def _beginning(name: str, length: int) -> str:
-    """The name, or its beginning with a dot."""
-    return name if len(name) <= length else f"{name[: length - 1]}."
+def _width(labels: Mapping[Tab, tuple[str, str]]) -> int:
+    return sum(len(number) + len(name) for number, name in labels.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +89,8 @@ def page(tab: Tab, subject: PageSubject, room: int) -> tuple[Line, ...]:
             return _code(subject)
         case Tab.DIFF:
             return _diff(subject, room)
-        case Tab.VERIFICATION:
-            return detail.verification(state, kernel, room)
+        case Tab.CHECKS:
+            return detail.checks(state, kernel, room)
         case Tab.TIMING:
             raw = kernel.measurement.raw if kernel.measurement else ""
             return timing.page(state, kernel, room, (subject.read(raw) or "") if raw else "", race_key=subject.race_key)

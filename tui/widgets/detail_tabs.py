@@ -1,4 +1,4 @@
-"""The seven pages on one kernel: idea and lineage, code, diff, verification, timing, resources, log."""
+"""The seven pages on one kernel: idea and lineage, code, diff, checks, timing, resources, log."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
@@ -16,6 +16,23 @@ if TYPE_CHECKING:
 _COLUMNS = ("session", "incumbent", "trend", "kernels", "rounds", "device", "state", "last")
 _BY_IMPORTANCE = ("session", "incumbent", "state", "last", "trend", "kernels", "rounds", "device")
 """Columns by importance: shown while they fit, the first always."""
+
+
+class _State(NamedTuple):
+    """How a session stands."""
+
+    words: str
+    colour: str
+    """Of the theme; empty: none."""
+    meaning: str
+
+
+_RUNNING = _State("● running", "success", "searched in this terminal; Enter returns to it")
+_AWAITING = _State("◆ {} to approve", "warning", "so many ideas await your approval")
+_OPEN = _State("○ open", "", "not ended: Enter resumes it here, unless another process searches it")
+_ENDED = _State("ended", "", "reached a limit, or was ended by hand; more rounds reopen it")
+_EXAMPLE = _State("▷ example", "primary", "a recording that ships with Espalier: replay it, or fork it to go on from there")
+_UNREADABLE = _State("✗ unreadable", "error", "its journal is damaged or from a later version; the preview says where")
 
 
 class SessionTable(DataTable[Text]):
@@ -74,9 +91,12 @@ class SessionTable(DataTable[Text]):
     def _fill(self, before: store.SessionSummary | None) -> None:
         self._filled_room = room = self._room
         self.clear(columns=True)
-        rows = {key: self._cells(one) for key, one in self._sessions.items()}
-        _clip_names(list(rows.values()), room)
+        rows = {key: self._cells(one, intervals=True) for key, one in self._sessions.items()}
         columns = _fitting_columns(list(rows.values()), room)
+        if "incumbent" not in columns:
+            rows = {key: self._cells(one, intervals=False) for key, one in self._sessions.items()}
+            _clip_names(list(rows.values()), room)
+            columns = _fitting_columns(list(rows.values()), room)
         for name in columns:
             self.add_column(Text(name, style="dim"), key=name)
         for key, cells in rows.items():
@@ -84,14 +104,14 @@ class SessionTable(DataTable[Text]):
         if before is not None and str(before.folder) in self._sessions:
             self.move_cursor(row=list(self._sessions).index(str(before.folder)))
 
-    def _cells(self, one: store.SessionSummary) -> dict[str, Text]:
+    def _cells(self, one: store.SessionSummary, *, intervals: bool) -> dict[str, Text]:
         from tui.viewmodel import fmt  # the empty table is drawn before the engine is imported
 
         best = Text("doubted" if one.doubted else "—", "dim")
         if one.best is not None:
             name = "success" if one.best.low > 1.0 and one.corroborated else "warning"
-            ends = (f" {fmt.interval_ends(one.best)}{'' if one.corroborated else ' not corroborated'}", "dim")
-            best = Text.assemble((fmt.speedup(one.best).text, self._colour(name)), ends)
+            ends = f" {fmt.interval_ends(one.best)}{'' if one.corroborated else ' not corroborated'}" if intervals else ""
+            best = Text.assemble((fmt.speedup(one.best, doubted=not one.corroborated).text, self._colour(name)), (ends, "dim"))
         return {
             "session": Text(one.name, "bold"),
             "incumbent": best,
@@ -104,19 +124,38 @@ class SessionTable(DataTable[Text]):
         }
 
     def _colour(self, name: str) -> str:
-        colour = self.app.theme_variables.get(f"text-{name}", "")
-        return colour if colour.startswith("#") else self.app.theme_variables.get(name, "default")
+        return theme_colour(self.app.theme_variables, name)
 
     def _state(self, one: store.SessionSummary) -> Text:
         if one.status == "unreadable":
-            return Text("✗ unreadable", self._colour("error"))
+            return self._drawn(_UNREADABLE)
         if self._searched() == one.folder:
-            return Text("● running", self._colour("success"))
+            return self._drawn(_RUNNING)
         if one.shipped:
-            return Text("▷ example", self._colour("primary"))
+            return self._drawn(_EXAMPLE)
         if one.status == "closed":
-            return Text("ended", "dim")
-        return Text(f"◆ {one.awaiting} to approve", self._colour("warning")) if one.awaiting else Text("○ open")
+            return Text(_ENDED.words, "dim")
+        return self._drawn(_AWAITING, one.awaiting) if one.awaiting else self._drawn(_OPEN)
+
+    def _drawn(self, state: _State, count: int = 0) -> Text:
+        return Text(state.words.format(count), self._colour(state.colour) if state.colour else "")
+
+
+def theme_colour(variables: Mapping[str, str], name: str) -> str:
+    """A colour of the theme as the terminal can draw it on a table."""
+    colour = variables.get(f"text-{name}", "")
+    return colour if colour.startswith("#") else variables.get(name, "default")
+
+
+def legend(colour: Callable[[str], str]) -> tuple[tuple[Text, str], ...]:
+    """(symbol, its meaning) of the table. ``colour``: name in the theme → colour."""
+    states = (_RUNNING, _AWAITING, _OPEN, _ENDED, _EXAMPLE, _UNREADABLE)
+    return (
+        *((Text(one.words.format(2), colour(one.colour) if one.colour else ""), one.meaning) for one in states),
+        (Text("▲ 1.42×", colour("success")), "the incumbent's speedup over its baseline, with its 95 % interval"),
+        (Text("▁▃▃▆█", colour("primary")), "trend: the best speedup so far, kernel by kernel"),
+        (Text("13/22"), "kernels: verified, of all"),
+    )
 
 
 def _clip_names(rows: list[dict[str, Text]], room: int) -> None:

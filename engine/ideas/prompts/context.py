@@ -9,7 +9,18 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from engine.domain import bottleneck, columns, corroboration, hot_code, instruction_mix, predictions, profile, queries, suite
+from engine.domain import (
+    bottleneck,
+    columns,
+    corroboration,
+    hot_code,
+    instruction_mix,
+    predictions,
+    profile,
+    python_syntax,
+    queries,
+    suite,
+)
 from engine.domain.mismatch import Mismatch
 from engine.domain.mismatch_words import prompt_lines
 from engine.domain.model import Device, FailureKind, Interval, Measurement, Number, PrecisionClass, Resources
@@ -103,7 +114,7 @@ def _suite_facts(state: SessionState) -> Iterator[str]:
 def _overridden(reference: str, settings: Mapping[str, Number]) -> str:
     """The constants at the top of the reference that the workload sets to another value, with both values."""
     try:
-        statements = ast.parse(reference).body
+        statements = python_syntax.parse(reference).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
     written: dict[str, object] = {}

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from engine.domain import python_syntax
 from engine.domain.errors import EspalierError
 
 _LONGEST = 400
@@ -61,7 +62,7 @@ def _parsed(text: str) -> ast.expr:
     if len(text) > _LONGEST:
         raise ExpressionError(f"an expression of {len(text)} characters: at most {_LONGEST} are read")
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        return python_syntax.parse_expression(text.strip()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ExpressionError(f"{text!r} is no arithmetic expression") from None
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from engine.domain import python_syntax
 from engine.domain.errors import ProblemError
 from engine.domain.model import Number, Workload
 from engine.domain.problem_format import FormatTensor, FormatTolerance
@@ -249,7 +250,7 @@ class Cases:
         return input_code.Parts({**constants, **settings}, expressions, self._names, self._kinds or {})
 
     def _renamed(self, expression: str) -> str:
-        tree = ast.parse(expression.strip(), mode="eval")
+        tree = python_syntax.parse_expression(expression.strip())
         for node in ast.walk(tree):
             if isinstance(node, ast.Name):
                 node.id = self._names[node.id]

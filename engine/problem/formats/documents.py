@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import yaml
 
+from engine.domain import python_syntax
 from engine.domain.errors import ProblemError
 from engine.problem import strict_toml
 from engine.problem.strict_toml import TomlError
@@ -160,7 +161,7 @@ def literals(path: Path, name: str) -> object:
     The file is parsed, never run. Raises ProblemError.
     """
     try:
-        tree = ast.parse(text_of(path), str(path))
+        tree = python_syntax.parse(text_of(path), str(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ProblemError(f"{path}: not valid Python ({getattr(error, 'msg', None) or error})") from None
     known: dict[str, object] = {}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine.domain import python_syntax
 from engine.domain.errors import KernelCodeError, ProblemError
 from engine.domain.model import Dialect
 from engine.domain.problem_format import ProblemFormat
@@ -153,7 +154,7 @@ def _axes(origin_format: ProblemFormat, names: Mapping[str, str], where: str) ->
         elif axis in bound:
             found[axis] = bound[axis]
         elif value:
-            tree = ast.parse(value.strip(), mode="eval")
+            tree = python_syntax.parse_expression(value.strip())
             for node in ast.walk(tree):
                 if isinstance(node, ast.Name):
                     add(node.id)

@@ -1,4 +1,4 @@
-"""Model usage of a session: calls, tokens and cost, as reported by the providers."""
+"""Model calls of a session: tokens and cost, as reported by the providers, and retries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from engine.domain import queries
 from engine.domain.model import Usage
-from engine.domain.state import ModelCall, SessionState
+from engine.domain.state import CallStatus, ModelCall, SessionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +52,10 @@ def by_round(state: SessionState) -> dict[str, CallTotals]:
     found = grouped(state.calls.values(), lambda call: queries.round_of_call(state, call))
     order = sorted(found, key=lambda number: (number is None, number or 0))
     return {f"round {number}" if number is not None else "other": found[number] for number in order}
+
+
+def refused_before(state: SessionState, call: ModelCall) -> ModelCall | None:
+    """The call that asked the same just before, if its reply could not be used."""
+    calls = list(state.calls.values())
+    same = [one for one in calls[: calls.index(call)] if (one.work, one.role, one.model) == (call.work, call.role, call.model)]
+    return same[-1] if same and same[-1].status is CallStatus.FAILED and same[-1].reply else None

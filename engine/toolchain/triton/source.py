@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from engine.domain import python_syntax
 from engine.domain.errors import KernelCodeError
 from engine.toolchain.triton.literals import Literals, NotLiteral
 
@@ -78,7 +79,7 @@ def _tree(code: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(code)
+            return python_syntax.parse(code)
     except SyntaxError as error:
         raise KernelCodeError(f"not Python: {error.msg}", error.lineno or 0, error.offset or 0) from error
     except (ValueError, RecursionError, MemoryError) as error:

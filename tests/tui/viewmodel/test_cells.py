@@ -14,6 +14,7 @@ from tui.viewmodel.cells import (
     cut,
     cut_cells,
     fold_line,
+    join_fitting,
     merge_cells,
     one_line,
     pad,
@@ -84,3 +85,13 @@ def test_folding_loses_only_spaces(cells: list[Cell], room: int) -> None:
 
 def test_neighbours_of_one_ink_are_merged() -> None:
     assert merge_cells([Cell("a"), Cell("b"), Cell("c", Ink.STRONG)]) == (Cell("ab"), Cell("c", Ink.STRONG))
+
+
+@given(st.lists(st.text("abc 核", min_size=1, max_size=9), max_size=6), st.integers(1, 60))
+def test_parts_are_whole_or_left_out(texts: list[str], room: int) -> None:
+    shown = join_fitting([(Cell(text),) for text in texts], Cell("|"), room)
+    joined = "".join(cell.text for cell in shown)
+    assert width(joined) <= room
+    parts = [part for part in joined.split("|") if part]
+    assert parts in (texts[: len(parts)], [*texts[: len(parts) - 1], "…"])
+    assert (parts == texts) == (width("|".join(texts)) <= room)

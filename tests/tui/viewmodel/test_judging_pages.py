@@ -45,11 +45,11 @@ def test_a_quarantined_kernel_has_a_glyph_a_word_and_an_ink_and_no_speedup() -> 
 
 
 def test_the_evidence_is_shown_literally() -> None:
-    output = text(detail.verification(STATE, STATE.kernels["k22"], 100))
+    output = text(detail.checks(STATE, STATE.kernels["k22"], 100))
     assert "quarantined " in output
     assert "number of rows [b]at all[/b]" in output
     accepted = after(e.KernelAccepted("k22", "seen [with] own eyes"))
-    output = text(detail.verification(accepted, accepted.kernels["k22"], 100))
+    output = text(detail.checks(accepted, accepted.kernels["k22"], 100))
     assert "was quarantined" in output
     assert "accepted by the engineer: seen [with] own eyes" in output
 
@@ -67,7 +67,7 @@ def test_the_evidence_is_shown_literally() -> None:
 )
 def test_sanitizer_findings(event: e.KernelSanitized, words: str) -> None:
     state = after(event)
-    output = text(detail.verification(state, state.kernels["k14"], 100))
+    output = text(detail.checks(state, state.kernels["k14"], 100))
     assert words in output
     assert all(finding in output for finding in event.findings)
     assert event.note in output
@@ -84,7 +84,7 @@ def test_a_failure_in_a_suite_says_which_workloads_passed() -> None:
         (m.FailedWorkload("tall"), ("failed on  tall", "passed     none")),
     ):
         failed = replace(kernel, failure=replace(failure, failed_on=where))
-        output = text(detail.verification(STATE, failed, 100))
+        output = text(detail.checks(STATE, failed, 100))
         assert all(one in output for one in words), output
         assert "not tried" in words[-1] or "not tried" not in output
 
@@ -205,7 +205,7 @@ def test_a_doubted_kernel_has_a_mark_of_its_own_and_stretches_no_bar() -> None:
 
 def test_the_pages_of_a_doubted_kernel_give_every_doubt() -> None:
     kernel = DOUBTED.kernels["k14"]
-    proof = text(detail.verification(DOUBTED, kernel, 120))
+    proof = text(detail.checks(DOUBTED, kernel, 120))
     assert "not corroborated " in proof
     assert f"? {DOUBT}" in proof
     assert "cannot become the incumbent" in proof

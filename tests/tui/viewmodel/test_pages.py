@@ -72,11 +72,11 @@ def test_foreign_text_is_shown_literally() -> None:
 
 
 def test_verification_shows_errors_as_a_share_of_their_limits() -> None:
-    output = page(Tab.VERIFICATION, "k12")
+    output = page(Tab.CHECKS, "k12")
     assert "9.0e-08 of 1.0e-06 (9%)" in output
     assert "hold-out shapes" in output
     assert "✓ rejected" in output
-    assert "4.1e-03 at out[17, 9031]" in page(Tab.VERIFICATION, "k5")
+    assert "4.1e-03 at out[17, 9031]" in page(Tab.CHECKS, "k5")
 
 
 def test_timing_draws_samples_and_intervals() -> None:
@@ -376,11 +376,29 @@ def test_speeds_step_up_and_down_and_stop_at_the_ends() -> None:
     assert transport.next_speed(64, faster=True) == 64
 
 
-@pytest.mark.parametrize("room", [20, 60, 100])
-def test_tab_positions_match_the_tab_line(room: int) -> None:
-    found = tabs.tab_line(Tab.TIMING, room)
+@pytest.mark.parametrize("room", [20, 30, 40, 60, 80, 120])
+def test_running_work_is_shown_whole_and_the_rest_counted(room: int) -> None:
+    words = {WorkKey.parse(key): "pair 2 of 4" for key in ("measure:k18:0", "verify:k19:0", "build:k20:0")}
+    shown = stages.strip(STATE, words, room)[1].text
+    assert cells.width(shown) <= room
+    parts = shown.split(" │ ")
+    named = [part for part in parts if not part.startswith("+")]
+    assert len(named) + sum(int(part) for part in parts if part.startswith("+")) == 3
+    assert all("pair 2 of 4" in part for part in named) or room == 20
+
+
+@pytest.mark.parametrize("shown", list(Tab))
+@pytest.mark.parametrize(
+    ("room", "named", "numbered"),
+    [(40, False, True), (43, True, False), (56, True, False), (57, True, True), (100, True, True)],
+)
+def test_tabs_have_whole_names_or_none(room: int, named: bool, numbered: bool, shown: Tab) -> None:
+    found = tabs.tab_line(shown, room)
     assert [tab for _, _, tab in found.places] == list(Tab)
-    assert all(found.line.text[start:end].strip().startswith(str(n)) for n, (start, end, _) in enumerate(found.places, 1))
+    assert cells.width(found.line.text) <= room
+    for number, (start, end, tab) in enumerate(found.places, 1):
+        words = found.line.text[start:end].split()
+        assert words == [str(number)] * numbered + [tab.value] * (named or tab is shown)
 
 
 def test_view_models_import_no_toolkit() -> None:
