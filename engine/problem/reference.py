@@ -23,6 +23,7 @@ from engine.problem.allocation_counter import WIDENING, AllocationCounter, Forwa
 from engine.problem.constant_parameters import Constant, constants_of, varied_constants
 from engine.problem.fake_conversion import convertible_modules
 from engine.problem.formats.declared import check_outputs
+from engine.problem.forward_outputs import ForwardOutputs
 from engine.problem.loading import Construction, LoadedReference, is_out_of_memory, torch_device
 from engine.problem.model_state import ModelState
 from engine.problem.operands import model_tensors, named_constants, named_operands
@@ -36,10 +37,8 @@ from engine.problem.values import (
     contiguous,
     equal_values,
     is_dense,
-    kind_without_strides,
     map_arguments,
     output_tensors,
-    storage,
     tensors,
 )
 
@@ -80,23 +79,25 @@ class Reference:
         self._loaded = LoadedReference(problem, workload)
         self.format_check = self._loaded.format_check
         self._side_effects: SideEffects | None = None
-        self.lent_outputs: frozenset[int] = frozenset()
-        """Indices of outputs that were memory of an input, a parameter or a buffer in a call."""
+        self._outputs = ForwardOutputs(self._loaded.file)
         self._constants: frozenset[Constant] | None = None
         self._scalars_vary: bool | None = None
-        self._shapes: tuple[tuple[int, ...], ...] | None = None
         self.exact_on_host = False
         """Whether float64 is computed on the host instead of the device."""
         self.exact_slices = 1
-        """In how many slices of the first dimension float64 is computed; more than one only where ``independent_rows``."""
+        """In how many slices of the first dimension float64 is computed, where ``independent_rows`` were found."""
         self._rows: row_slices.IndependentRows | None = None
-        self._rows_known = False
         self._traced: tuple[Signature, OperationCounter, ForwardMemory] | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Caveats of this reference, for the report; complete after the first ``call``."""
         return self._side_effects.caveats() if self._side_effects is not None else ()
+
+    @property
+    def lent_outputs(self) -> frozenset[int]:
+        """Indices of outputs that were memory of an input, a parameter or a buffer in a call."""
+        return self._outputs.lent
 
     @property
     def stateful(self) -> bool:
@@ -194,7 +195,7 @@ class Reference:
             if state is not None:
                 stack.callback(state.restore)
             before = fingerprint(device) if probing else ()
-            outputs = self._outputs(model(*given), model, given, device, rows)
+            outputs = self._outputs.collect(model(*given), model, given, device, rows)
             if probing and state is not None:
                 self._side_effects = SideEffects(
                     changes_inputs=not all(map(equal_values, tensors(list(inputs)), tensors(list(given)))),
@@ -261,37 +262,27 @@ class Reference:
         return Exact(outputs, f"compared with float32, because float64 failed: {reason}")
 
     def independent_rows(self, most: int) -> row_slices.IndependentRows | None:
-        """The arguments whose rows the forward treats independently, in ``most`` slices. Runs the model at the first call."""
-        if not self._rows_known:
-            outputs = [o for o in self.signature().operands if o.role is Role.OUTPUT]
-            effects = self._effects()
-            if not (effects.changes_state or effects.changes_inputs or effects.draws_random):
-                model = self.model(_FORWARD_SEED, sample=True)
-                call: row_slices.Call = lambda given, rows: self.call(model, given, rows=rows)  # noqa: E731
-                self._rows = row_slices.find(call, self.inputs(_FORWARD_SEED), [o.shape for o in outputs], most)
-            self._rows_known = True
+        """The arguments whose rows the forward treats independently, in ``most`` slices. Runs the model."""
+        outputs, effects = [o.shape for o in self.signature().operands if o.role is Role.OUTPUT], self._effects()
+        if not (effects.changes_state or effects.changes_inputs or effects.draws_random):
+            model = self.model(_FORWARD_SEED, sample=True)
+            call: row_slices.Call = lambda given, rows: self.call(model, given, rows=rows)  # noqa: E731
+            self._rows = row_slices.find(call, self.inputs(_FORWARD_SEED), outputs, most)
         return self._rows
 
     def _in_float64(self, model: nn.Module, draw: Callable[[], tuple[object, ...]], device: torch.device) -> tuple[Tensor, ...]:
         if self.exact_slices > 1 and self._rows is not None and device == self.device:
-            return self._in_float64_slices(model, draw(), self._rows)
+            wide, inputs = self._cast(model, torch.float64, device), draw()
+
+            def on_rows(part: tuple[object, ...], count: int) -> tuple[Tensor, ...]:
+                given = self.cast_inputs(part, torch.float64)
+                with float64_arithmetic():
+                    return self.call(wide, given, rows=count)
+
+            return self._rows.joined(self.exact_slices, inputs, on_rows)
         given = self.cast_inputs(draw(), torch.float64, device)  # drawn in their own types
         with float64_arithmetic():
             return self.call(self._cast(model, torch.float64, device), given, device=device)
-
-    def _in_float64_slices(
-        self, model: nn.Module, inputs: tuple[object, ...], rows: row_slices.IndependentRows
-    ) -> tuple[Tensor, ...]:
-        wide = self._cast(model, torch.float64, self.device)
-        whole: tuple[Tensor, ...] = ()
-        for part in rows.slices(self.exact_slices):
-            given = self.cast_inputs(rows.of(inputs, part), torch.float64)
-            with float64_arithmetic():
-                outputs = self.call(wide, given, rows=part.stop - part.start)
-            whole = whole or tuple(o.new_empty((rows.count, *o.shape[1:])) for o in outputs)
-            for all_rows, these in zip(whole, outputs, strict=True):
-                all_rows[part] = these
-        return whole
 
     def signature(self) -> Signature:
         """The signature of kernels for this workload: operands in the ABI's order, constants, operation count.
@@ -369,39 +360,6 @@ class Reference:
             outputs = self.call(model, inputs)
         memory = ForwardMemory(allocated.peak, WIDENING * allocated.peak)
         return _Trace(model_tensors(model), inputs, outputs, counter, memory)
-
-    def _outputs(
-        self, returned: object, model: nn.Module, given: tuple[object, ...], device: torch.device, rows: int | None
-    ) -> tuple[Tensor, ...]:
-        if not (returned_tensors := tuple(output_tensors(returned, device))):
-            raise ProblemError(f"{self._loaded.file}: forward returns no tensor: there is nothing to compare")
-        self._check_outputs(returned_tensors, rows)
-        shared = {storage(t) for t in (*tensors(list(given)), *(t for _, _, t in model_tensors(model)))}
-        self.lent_outputs |= {index for index, tensor in enumerate(returned_tensors) if storage(tensor) in shared}
-        outputs = []
-        for tensor in returned_tensors:
-            output = contiguous(tensor.to(device))
-            outputs.append(output.clone() if storage(output) in shared else output)
-            shared.add(storage(outputs[-1]))
-        return tuple(outputs)
-
-    def _check_outputs(self, outputs: tuple[Tensor, ...], rows: int | None) -> None:
-        """Raises ProblemError for outputs that memory cannot be allocated for in advance."""
-        for tensor in outputs:
-            if kind := kind_without_strides(tensor):
-                raise ProblemError(f"{self._loaded.file}: forward returns a {kind} tensor: only dense tensors are supported")
-        shapes = tuple(tuple(tensor.shape) for tensor in outputs)
-        if rows is not None and self._shapes is not None:
-            shapes = tuple(
-                (whole[0], *shape[1:]) if shape[:1] == (rows,) else shape
-                for whole, shape in zip(self._shapes, shapes, strict=True)
-            )
-        if self._shapes not in (None, shapes):
-            raise ProblemError(
-                f"{self._loaded.file}: the shapes of forward's outputs depend on its inputs' values ({self._shapes}, then "
-                f"{shapes}): only fixed shapes are supported"
-            )
-        self._shapes = shapes
 
     def _signature(self, trace: _Trace) -> Signature:
         labels = self._loaded.forward_names(len(trace.inputs))

@@ -39,12 +39,24 @@ class IndependentRows:
         for start in range(0, self.count, step):
             yield slice(start, min(start + step, self.count))
 
-    def of(self, inputs: tuple[object, ...], rows: slice) -> tuple[object, ...]:
+    def select(self, inputs: tuple[object, ...], rows: slice) -> tuple[object, ...]:
         """``inputs`` with these rows only, without copies."""
         return tuple(
             value[rows] if index in self.arguments and isinstance(value, Tensor) else value
             for index, value in enumerate(inputs)
         )
+
+    def joined(
+        self, most: int, inputs: tuple[object, ...], call: Callable[[tuple[object, ...], int], Sequence[Tensor]]
+    ) -> tuple[Tensor, ...]:
+        """The outputs of all rows, of which ``call`` is given a slice at a time and their number."""
+        whole: tuple[Tensor, ...] = ()
+        for rows in self.slices(most):
+            outputs = call(self.select(inputs, rows), rows.stop - rows.start)
+            whole = whole or tuple(o.new_empty((self.count, *o.shape[1:])) for o in outputs)
+            for all_rows, these in zip(whole, outputs, strict=True):
+                all_rows[rows] = these
+        return whole
 
 
 def find(call: Call, inputs: tuple[object, ...], outputs: Sequence[tuple[int, ...]], most: int) -> IndependentRows | None:
@@ -73,7 +85,7 @@ def _holds(call: Call, inputs: tuple[object, ...], rows: IndependentRows, most: 
     every = list(rows.slices(most))
     kept = every[len(every) // 2]
     before = [output[kept].clone() for output in call(inputs, None)]
-    alone = call(rows.of(inputs, kept), kept.stop - kept.start)
+    alone = call(rows.select(inputs, kept), kept.stop - kept.start)
     if not all(a.shape == b.shape and _close(a, b) for a, b in zip(alone, before, strict=True)):
         return False
     for index in rows.arguments:

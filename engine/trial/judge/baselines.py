@@ -179,9 +179,9 @@ class Baselines:
             except (ProblemError, TrustedProcessLost) as error:
                 yield name, f"baseline {name} skipped: {str(error).removeprefix('the baseline cannot be measured: ')}"
 
-    def start(self) -> None:
-        """On a GPU: start the ranking baseline's processes for ``measure``, with nothing loaded, and do not wait."""
-        if self._parallel:
+    def start_ahead(self) -> None:
+        """Start the ranking baseline's processes for ``measure``, with nothing loaded, and do not wait for them."""
+        if self._parallel and self._workloads == 1 and not self.started:
             self._pool.start_baselines(self._opened.baseline, 2 * SAME_PAIRS)
 
     @property

@@ -173,8 +173,7 @@ class WorkloadTrial:
         bed = self.bed()
         bed.new_model(varied=self._tools.weights.varied(candidate), scalars=candidate.contract == "module")
         self.load(runner, candidate)
-        if self._tools.workloads == 1 and not self.baselines.started:
-            self.baselines.start()  # their contexts are created meanwhile
+        self.baselines.start_ahead()
         self._tools.weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
         own, perturbed = CheckTally(), CheckTally()
         jitter = self._check_outputs(bed, runner, own, perturbed)
@@ -213,9 +212,8 @@ class WorkloadTrial:
             format_verdict=own.format_verdict,
             chance=next((shape_text(b.workload) for b in candidate.holdouts if b.workload.name.endswith(BY_CHANCE)), ""),
         )
-        against = self.baselines
-        interleaved = {n: stats.block_interval(pair.counted(n), pair.counted(KERNEL)) for n in against.interleaved}
-        screen = weights.marked(self.measurement("screen", [pair], against.over_all(interleaved)), candidate)
+        interleaved = {n: stats.block_interval(pair.counted(n), pair.counted(KERNEL)) for n in self.baselines.interleaved}
+        screen = weights.marked(self.measurement("screen", [pair], self.baselines.over_all(interleaved)), candidate)
         evidence = (*plausibility.verification_doubts(verification), *self.report.evidence([pair]))
         return VerifiedWorkload(verification, screen, pair, evidence)
 

@@ -1,0 +1,59 @@
+"""What a forward returned, as tensors that share no memory, of the same shapes in every call. Imports torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from engine.domain.errors import ProblemError
+from engine.problem.operands import model_tensors
+from engine.problem.values import contiguous, kind_without_strides, output_tensors, storage, tensors
+
+
+class ForwardOutputs:
+    """The outputs of one reference's calls."""
+
+    def __init__(self, file: str) -> None:
+        """``file``: the reference's, for messages."""
+        self._file = file
+        self._shapes: tuple[tuple[int, ...], ...] | None = None
+        self.lent: frozenset[int] = frozenset()
+        """Indices of outputs that were memory of an input, a parameter or a buffer in a call."""
+
+    def collect(
+        self, returned: object, model: nn.Module, given: tuple[object, ...], device: torch.device, rows: int | None
+    ) -> tuple[Tensor, ...]:
+        """The tensors in ``returned``: in order, on ``device``, contiguous, sharing no memory with each other or the arguments.
+
+        ``rows``: how many rows the arguments had, if not all of them. Raises ProblemError for outputs that memory cannot be
+        allocated for in advance.
+        """
+        found = tuple(output_tensors(returned, device))
+        if not found:
+            raise ProblemError(f"{self._file}: forward returns no tensor: there is nothing to compare")
+        self._check(found, rows)
+        shared = {storage(t) for t in (*tensors(list(given)), *(t for _, _, t in model_tensors(model)))}
+        self.lent |= {index for index, tensor in enumerate(found) if storage(tensor) in shared}
+        outputs = []
+        for tensor in found:
+            output = contiguous(tensor.to(device))
+            outputs.append(output.clone() if storage(output) in shared else output)
+            shared.add(storage(outputs[-1]))
+        return tuple(outputs)
+
+    def _check(self, outputs: tuple[Tensor, ...], rows: int | None) -> None:
+        for tensor in outputs:
+            if kind := kind_without_strides(tensor):
+                raise ProblemError(f"{self._file}: forward returns a {kind} tensor: only dense tensors are supported")
+        shapes = tuple(tuple(tensor.shape) for tensor in outputs)
+        if rows is not None and self._shapes is not None:
+            shapes = tuple(
+                (whole[0], *shape[1:]) if shape[:1] == (rows,) else shape
+                for whole, shape in zip(self._shapes, shapes, strict=True)
+            )
+        if self._shapes not in (None, shapes):
+            raise ProblemError(
+                f"{self._file}: the shapes of forward's outputs depend on its inputs' values ({self._shapes}, then "
+                f"{shapes}): only fixed shapes are supported"
+            )
+        self._shapes = shapes
