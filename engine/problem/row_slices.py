@@ -64,7 +64,7 @@ def find(call: Call, inputs: tuple[object, ...], outputs: Sequence[tuple[int, ..
 
     ``outputs``: the shapes of the outputs. Calls decide: the outputs of a slice's rows must not change by one bit when all
     other rows do, and a call on the slice alone must give the same. All arguments with as many rows as the outputs are
-    tried, then the first of them alone. ``inputs`` are changed.
+    tried, then the first of them alone.
     """
     counts = {shape[0] if shape else 0 for shape in outputs}
     count = counts.pop() if len(counts) == 1 else 0
@@ -88,20 +88,21 @@ def _holds(call: Call, inputs: tuple[object, ...], rows: IndependentRows, most: 
     alone = call(rows.select(inputs, kept), kept.stop - kept.start)
     if not all(a.shape == b.shape and _close(a, b) for a, b in zip(alone, before, strict=True)):
         return False
-    for index in rows.arguments:
-        _change_others(inputs[index], kept)
-    after = [output[kept].clone() for output in call(inputs, None)]
+    changed = tuple(_with_others(value, kept) if index in rows.arguments else value for index, value in enumerate(inputs))
+    after = [output[kept].clone() for output in call(changed, None)]
     return all(map(equal_values, before, after))
 
 
-def _change_others(tensor: object, kept: slice) -> None:
-    """Give all rows but those of ``kept`` other values, in place: integers that occur there, which may be indices."""
+def _with_others(tensor: object, kept: slice) -> Tensor:
+    """A copy with other values in all rows but those of ``kept``: integers that occur there, which may be indices."""
     assert isinstance(tensor, Tensor)
-    for others in (tensor[: kept.start], tensor[kept.stop :]):
+    copy = tensor.clone()
+    for others in (copy[: kept.start], copy[kept.stop :]):
         if others.is_floating_point() or others.is_complex():
             others.mul_(_OTHER)
         elif len(others):
             others.copy_(others.flip(0))
+    return copy
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

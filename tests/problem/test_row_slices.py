@@ -97,3 +97,15 @@ def test_slices_cover_every_row_once(count: int, most: int) -> None:
     found = list(IndependentRows((0,), count).slices(most))
     assert [row for part in found for row in range(count)[part]] == list(range(count))
     assert len(found) <= most
+
+
+def test_inputs_that_the_reference_keeps_are_not_changed(tmp_path: Path) -> None:
+    file = tmp_path / "kept.py"
+    text = _TEMPLATE.format(returned="torch.relu(x)", inputs="KEPT", names="x", layer="nn.Identity()")
+    file.write_text(text.replace("class Model", "KEPT = torch.ones(12, 5)\n\nclass Model"))
+    problem = catalog.find(str(file))
+    reference = Reference(problem, problem.workloads[0])
+    assert reference.independent_rows(4) is not None
+    (after,) = reference.inputs(1)
+    assert isinstance(after, torch.Tensor)
+    assert bool((after == 1).all())
