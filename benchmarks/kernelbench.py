@@ -26,7 +26,7 @@ import random
 import signal
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -34,7 +34,7 @@ from statistics import median
 
 from benchmarks.kernelbench_files import Entry, chosen_entries
 from benchmarks.kernelbench_fleet import judge_on
-from benchmarks.kernelbench_judging import GIB, Request, Result, Status, judge
+from benchmarks.kernelbench_judging import GIB, Request, Result, Status, judge, short
 from benchmarks.peak_memory import PeakMemory
 from engine.domain.errors import EspalierError
 from engine.fleet.links import WorkerLauncher
@@ -44,6 +44,8 @@ from engine.session.benches import launcher
 _VERIFIED = (Status.MEASURED, Status.NOT_CORROBORATED, Status.QUARANTINED)
 """Statuses of kernels whose outputs were right."""
 _PR_SET_PDEATHSIG = 1
+_STEPS = 8
+"""Lines of a process that are kept: its latest steps, each with the seconds since its start."""
 _HEAD = ("file", "device", "status", "seconds", "peak GiB", "x operands", "time us", "speedup over eager [95 %]", "why")
 
 
@@ -79,11 +81,15 @@ async def judged(entry: Entry, device: str, plan: Plan) -> Result:
     )  # fmt: skip
     memory = PeakMemory(process.pid, label)
     watching = asyncio.create_task(memory.watch())
+    said: deque[str] = deque(maxlen=_STEPS)
     try:
-        out, err = await asyncio.wait_for(process.communicate(), plan.time_limit)
-        found = _read(request, out, err)
+        async with asyncio.timeout(plan.time_limit):
+            out, _ = await asyncio.gather(process.stdout.read(), _listen(process.stderr, said))  # type: ignore[union-attr, arg-type]
+            await process.wait()
+        found = _read(request, out, said)
     except TimeoutError:
-        found = Result(request.name, device, request.kernel, Status.TIME_LIMIT, f"not judged within {plan.time_limit:g} s")
+        reason = f"not judged within {plan.time_limit:g} s" + "".join(f"; {step}" for step in said)
+        found = Result(request.name, device, request.kernel, Status.TIME_LIMIT, short(reason))
     finally:
         watching.cancel()
         if process.returncode is None:
@@ -113,13 +119,19 @@ async def _judged_elsewhere(entry: Entry, place: WorkerPlace, plan: Plan, launch
     return replace(found, device=where, seconds=time.monotonic() - began, settings=dict(plan.settings))
 
 
-def _read(request: Request, out: bytes, err: bytes) -> Result:
+async def _listen(stream: asyncio.StreamReader, said: deque[str]) -> None:
+    """Keep the latest lines of a process."""
+    async for line in stream:
+        if text := line.decode(errors="replace").strip():
+            said.append(text)
+
+
+def _read(request: Request, out: bytes, said: Sequence[str]) -> Result:
     """What the process printed, or why it printed nothing."""
     lines = out.decode(errors="replace").strip().splitlines()
     with contextlib.suppress(ValueError, TypeError, KeyError, IndexError):
         return Result.from_json(json.loads(lines[-1]))
-    words = err.decode(errors="replace").strip().splitlines()
-    why = words[-1] if words else "it ended without a word"
+    why = said[-1] if said else "it ended without a word"
     return Result(request.name, request.device, request.kernel, Status.FAILED, why[-300:])
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -113,8 +115,9 @@ class Result:
 
     @property
     def reason_class(self) -> str:
-        """The reason without what differs from file to file."""
-        return re.sub(r"\d[\d.e+-]*", "N", re.sub(r"^(?:call \d+|\S+\.py:?|\w+:) ", "", self.reason))[:90]
+        """The reason without what differs from file to file; at a time limit, the last step."""
+        reason = self.reason.rpartition("; ")[2] if self.status is Status.TIME_LIMIT else self.reason
+        return re.sub(r"\d[\d.e+-]*", "N", re.sub(r"^(?:call \d+|\S+\.py:?|\w+:|[\d.]+ s) ", "", reason))[:90]
 
 
 async def judge(request: Request) -> Result:
@@ -136,7 +139,7 @@ async def judge(request: Request) -> Result:
             size = f"{base.operand_bytes / GIB:.1f} GiB of operands, the limit is {request.memory_limit:g}"
             return replace(base, status=Status.SKIPPED, reason=size)
         seed = seed_of(text, {})
-        async with open_workbench(assignment, lambda _: None, accept_unverifiable=False) as bench:
+        async with open_workbench(assignment, _steps_since(time.monotonic()), accept_unverifiable=False) as bench:
             base = replace(base, operand_bytes=operand_bytes(bench.signature))
             return result_of(base, await bench.attempt(kernel_spec(seed.kernel, seed.tunables)))
     except (ProblemError, KernelCodeError) as error:
@@ -144,6 +147,11 @@ async def judge(request: Request) -> Result:
     except EspalierError as error:
         status = Status.OUT_OF_MEMORY if "out of memory" in str(error).lower() else Status.FAILED
         return replace(base, status=status, reason=short(str(error)))
+
+
+def _steps_since(began: float) -> Callable[[str], None]:
+    """Prints each step to standard error, with the seconds since ``began``."""
+    return lambda step: print(f"{time.monotonic() - began:.1f} s {step}", file=sys.stderr, flush=True)
 
 
 def refusal(reason: str) -> Status:

@@ -136,8 +136,10 @@ def test_a_file_without_a_candidate_is_skipped(checkout: Path, tmp_path: Path) -
 
 def test_the_time_limit_ends_the_judging(checkout: Path) -> None:
     entry = chosen_entries(checkout, (2,), (), [])[0]
-    found = asyncio.run(suite.judged(entry, "cpu", suite.Plan("own", "full", {}, 0.3, 0.0)))
+    found = asyncio.run(suite.judged(entry, "cpu", suite.Plan("own", "full", {}, 6.0, 0.0)))
     assert found.status is Status.TIME_LIMIT
+    assert "loading torch and the problem" in found.reason  # what it was doing
+    assert not found.reason_class.startswith("N s")
     assert found.seconds < 30
 
 
