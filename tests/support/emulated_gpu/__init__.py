@@ -45,7 +45,7 @@ class EmulatedKernel:
         for name in ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "cuda.h"):
             (folder / name).write_text('#include "emulator.h"\n')
         defines = [f"-D{name}={value}" for name, value in chosen.items()]
-        command = ["g++", "-O1", "-std=c++17", "-march=native", "-w", "-fmax-errors=5", f"-I{_HERE}", "-I.", *defines]
+        command = ["g++", "-O1", "-std=c++17", "-march=native", "-w", "-fmax-errors=5", "-include", "emulator.h", f"-I{_HERE}", "-I.", *defines]
         subprocess.run([*command, "-o", "kernel", "kernel.cpp"], cwd=folder, check=True)
         model, inputs = reference.model(1), reference.inputs(2)
         given = [tensor.contiguous() for tensor in reference.arguments(model, inputs)]

@@ -28,6 +28,7 @@ struct uint3 { unsigned x, y, z; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
+inline float2 make_float2(float x, float y) { return {x, y}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
@@ -46,6 +47,10 @@ inline __nv_bfloat16 __float2bfloat16_rn(float v) {
     return {uint16_t(bits + 0x7FFF + (bits >> 16 & 1) >> 16)};
 }
 inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)}; }
+inline float __fmul_rn(float a, float b) {
+    volatile float product = a * b;                             // never part of a fused multiply-add
+    return product;
+}
 template <class T> T __ldcs(const T* from) { return *from; }
 template <class T> T __ldg(const T* from) { return *from; }
 template <class T> void __stcs(T* to, T value) { *to = value; }
@@ -319,6 +324,20 @@ inline void ptx(const char* text, const std::vector<Operand>& o) {
         return give(o[0], 1);
     }
     if (has(text, "fence.")) return;
+    if (has(text, "ex2.approx")) {
+        float v;
+        memcpy(&v, &o[1].in, 4);
+        return (void)(*(float*)o[0].out = exp2f(v));
+    }
+    if (has(text, "mapa.shared::cluster.u32 %0, %1, %2;")) return give(o[0], u(1) + ((uint64_t)u(2) + 1 << 24));
+    if (has(text, "st.shared::cluster.v2.f32 [%0], {%1, %2};")) {
+        const uint32_t pair[2] = {u(1), u(2)};
+        return (void)memcpy(at(block_of(u(0)), u(0) & 0xFFFFFF), pair, 8);
+    }
+    if (has(text, "ld.global.nc") && has(text, "v4.f32 {%0, %1, %2, %3}, [%4]")) {
+        for (int i = 0; i < 4; ++i) memcpy(o[i].out, (const char*)o[4].in + 4 * i, 4);
+        return;
+    }
     if (has(text, "createpolicy")) return give(o[0], 0);
     if (has(text, "%cluster_ctarank")) return give(o[0], block().rank);
     if (has(text, "barrier.cluster.arrive")) {
