@@ -46,7 +46,7 @@ class EmulatedKernel:
             (folder / name).write_text('#include "emulator.h"\n')
         defines = [f"-D{name}={value}" for name, value in chosen.items()]
         command = ["g++", "-O1", "-std=c++17", "-march=native", "-w", "-fmax-errors=5", f"-I{_HERE}", "-I.", *defines]
-        subprocess.run([*command, "-o", "kernel", "kernel.cpp"], cwd=folder, check=True)
+        subprocess.run([*command, "-include", "emulator.h", "-o", "kernel", "kernel.cpp"], cwd=folder, check=True)
         model, inputs = reference.model(1), reference.inputs(2)
         given = [tensor.contiguous() for tensor in reference.arguments(model, inputs)]
         read = [one.name for one in signature.operands if one.role is not Role.OUTPUT]
@@ -169,9 +169,9 @@ def _entry(plan: ResolvedPlan, operands: Sequence[Operand]) -> str:
 
 
 def _map(one: ResolvedTensorMap) -> str:
-    assert isinstance(one.source, OperandArg)
     sizes = ", ".join(map(str, (one.item_bytes, *one.dims, *one.tile, one.swizzle)))
-    return f"    CUtensorMap {one.name}_map{{{one.source.name}_.data(), {sizes}}};"
+    start = f"{one.source.name}_.data()" if isinstance(one.source, OperandArg) else f"workspace.data() + {one.source.offset}"
+    return f"    CUtensorMap {one.name}_map{{{start}, {sizes}}};"
 
 
 def _launch(launch: ResolvedLaunch) -> str:

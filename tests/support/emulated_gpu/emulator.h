@@ -28,6 +28,7 @@ struct uint3 { unsigned x, y, z; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
+inline float2 make_float2(float x, float y) { return {x, y}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
@@ -45,7 +46,13 @@ inline __nv_bfloat16 __float2bfloat16_rn(float v) {
     memcpy(&bits, &v, 4);
     return {uint16_t(bits + 0x7FFF + (bits >> 16 & 1) >> 16)};
 }
+inline unsigned __float_as_uint(float v) { unsigned bits; memcpy(&bits, &v, 4); return bits; }
+inline float __uint_as_float(unsigned bits) { float v; memcpy(&v, &bits, 4); return v; }
 inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)}; }
+inline float __fmul_rn(float a, float b) {
+    volatile float product = a * b;                             // never part of a fused multiply-add
+    return product;
+}
 template <class T> T __ldcs(const T* from) { return *from; }
 template <class T> T __ldg(const T* from) { return *from; }
 template <class T> void __stcs(T* to, T value) { *to = value; }
@@ -77,7 +84,15 @@ constexpr unsigned WINDOW = 1 << 18, STATIC = 16384, STACK = 1 << 16;   // share
 struct Barrier { int count = 0, pending = 0, bytes = 0; unsigned phase = 0; };
 struct Meeting { int arrived = 0; unsigned round = 0; };
 // One wgmma: descriptors, and where each of the 128 threads keeps its results.
-struct Product { uint64_t a, b; int columns, item, transposed_a, transposed_b; bool accumulate, done = false; int threads = 0; float* sums[128][128]; };
+// `from_registers`: a is in the threads' registers, four pairs each.
+struct Product {
+    uint64_t a, b;
+    int columns, item, transposed_a, transposed_b;
+    bool accumulate, bfloat, from_registers, done = false;
+    int threads = 0;
+    float* sums[128][128];
+    uint32_t rows[128][4];
+};
 struct Warpgroup { std::deque<std::unique_ptr<Product>> products; };
 struct Warp { Meeting meeting; uint64_t values[32][5]; };
 struct Cluster;
@@ -174,7 +189,15 @@ inline float from_e4m3(uint8_t bits) {
     return (bits & 127) == 127 ? NAN : bits >> 7 ? -v : v;
 }
 // One element of a wgmma operand: `along` counts rows of a (columns of b), `deep` the inner dimension; `transposed`: along is contiguous.
-inline float element(Block& where, uint64_t descriptor, int along, int deep, bool transposed, int item) {
+inline float from_half(uint16_t bits, bool bfloat) {
+    const uint32_t wide = (uint32_t)bits << 16;
+    float v;
+    memcpy(&v, &wide, 4);
+    __half h;
+    memcpy(&h, &bits, 2);
+    return bfloat ? v : (float)h;
+}
+inline float element(Block& where, uint64_t descriptor, int along, int deep, bool transposed, int item, bool bfloat) {
     const unsigned start = (descriptor & 0x3FFF) << 4, leading = (descriptor >> 16 & 0x3FFF) << 4, stride = (descriptor >> 32 & 0x3FFF) << 4;
     const int mode = descriptor >> 62, bytes = mode == 1 ? 128 : mode == 2 ? 64 : mode == 3 ? 32 : 0;
     unsigned offset = start;
@@ -185,15 +208,22 @@ inline float element(Block& where, uint64_t descriptor, int along, int deep, boo
     else offset += along / (bytes / 2) * leading + deep / 8 * stride + deep % 8 * bytes + along % (bytes / 2) * 2;
     const char* place = at(where, swizzled(offset, bytes));
     if (item == 1) return from_e4m3(*(const uint8_t*)place);
-    __half v;
-    memcpy(&v, place, 2);
-    return (float)v;
+    uint16_t bits;
+    memcpy(&bits, place, 2);
+    return from_half(bits, bfloat);
+}
+// An element of a where each thread holds rows lane / 4 and + 8 of its warp's 16: pairs along the depth, then those 8 deeper.
+inline float element_of_rows(const Product& p, int row, int deep) {
+    const int thread = row / 16 * 32 + row % 8 * 4 + deep % 8 / 2;
+    return from_half(p.rows[thread][row / 8 % 2 + deep / 8 * 2] >> deep % 2 * 16, p.bfloat);
 }
 inline void multiply(Block& where, Product& p) {
     const int depth = 32 / p.item;
     std::vector<float> a(64 * depth), b(p.columns * depth);
-    for (int i = 0; i < 64; ++i) for (int k = 0; k < depth; ++k) a[i * depth + k] = element(where, p.a, i, k, p.transposed_a, p.item);
-    for (int j = 0; j < p.columns; ++j) for (int k = 0; k < depth; ++k) b[j * depth + k] = element(where, p.b, j, k, p.transposed_b, p.item);
+    for (int i = 0; i < 64; ++i) for (int k = 0; k < depth; ++k)
+        a[i * depth + k] = p.from_registers ? element_of_rows(p, i, k) : element(where, p.a, i, k, p.transposed_a, p.item, p.bfloat);
+    for (int j = 0; j < p.columns; ++j) for (int k = 0; k < depth; ++k)
+        b[j * depth + k] = element(where, p.b, j, k, p.transposed_b, p.item, p.bfloat);
     for (int t = 0; t < 128; ++t)
         for (int r = 0; r < p.columns / 2; ++r) {
             const int i = t / 32 * 16 + t % 32 / 4 + r / 2 % 2 * 8, j = r / 4 * 8 + t % 4 * 2 + r % 2;
@@ -249,18 +279,22 @@ inline void give(const Operand& o, uint64_t value) { memcpy(o.out, &value, o.siz
 inline bool has(const char* text, const char* word) { return strstr(text, word) != nullptr; }
 
 inline void issue_product(const char* text, const std::vector<Operand>& o) {
-    const int columns = atoi(strstr(text, "m64n") + 4), count = columns / 2, item = has(text, "k32.f32.e4m3.e4m3") ? 1 : has(text, "k16.f32.f16.f16") ? 2 : 0;
+    const int columns = atoi(strstr(text, "m64n") + 4), count = columns / 2;
+    const bool bfloat = has(text, "k16.f32.bf16.bf16"), from_registers = (int)o.size() == count + 6;
+    const int item = has(text, "k32.f32.e4m3.e4m3") ? 1 : bfloat || has(text, "k16.f32.f16.f16") ? 2 : 0;
     const char* flags = strstr(text, "p, 1, 1");
-    if (!flags || !item || (int)o.size() != count + 3) stop("a wgmma that is not emulated");
-    const int transposed_a = item == 2 && flags[9] == '1', transposed_b = item == 2 && flags[12] == '1';
+    if (!flags || !item || (from_registers ? item != 2 : (int)o.size() != count + 3)) stop("a wgmma that is not emulated");
+    const int transposed_a = item == 2 && !from_registers && flags[9] == '1', transposed_b = item == 2 && flags[from_registers ? 9 : 12] == '1';
+    const uint64_t a = from_registers ? 0 : o[count].in, b = o[count + (from_registers ? 4 : 1)].in;
     const int thread = current->thread.x % 128;
     Warpgroup& group = block().groups[current->thread.x / 128];
     const size_t index = current->products++;
     if (index == group.products.size())
-        group.products.emplace_back(new Product{o[count].in, o[count + 1].in, columns, item, transposed_a, transposed_b, (uint32_t)o[count + 2].in != 0});
+        group.products.emplace_back(new Product{a, b, columns, item, transposed_a, transposed_b, (uint32_t)o.back().in != 0, bfloat, from_registers});
     Product& p = *group.products[index];
-    if (p.a != o[count].in || p.b != o[count + 1].in || p.columns != columns) stop("a warpgroup whose threads differ in a wgmma");
+    if (p.a != a || p.b != b || p.columns != columns) stop("a warpgroup whose threads differ in a wgmma");
     for (int r = 0; r < count; ++r) p.sums[thread][r] = (float*)o[r].out;
+    for (int r = 0; r < 4 && from_registers; ++r) p.rows[thread][r] = o[count + r].in;
     if (++p.threads == 128 && !late) multiply_up_to(block(), group, index + 1);
 }
 inline void wait_for_products(int left) {
@@ -319,6 +353,24 @@ inline void ptx(const char* text, const std::vector<Operand>& o) {
         return give(o[0], 1);
     }
     if (has(text, "fence.")) return;
+    if (has(text, "ex2.approx")) {
+        float v;
+        memcpy(&v, &o[1].in, 4);
+        return (void)(*(float*)o[0].out = exp2f(v));
+    }
+    if (has(text, "mapa.shared::cluster.u32 %0, %1, %2;")) return give(o[0], u(1) + ((uint64_t)u(2) + 1 << 24));
+    if (has(text, "st.shared::cluster.v2.f32 [%0], {%1, %2};")) {
+        const uint32_t pair[2] = {u(1), u(2)};
+        return (void)memcpy(at(block_of(u(0)), u(0) & 0xFFFFFF), pair, 8);
+    }
+    if (has(text, "ld.global.nc") && has(text, "v4.f32 {%0, %1, %2, %3}, [%4]")) {
+        for (int i = 0; i < 4; ++i) memcpy(o[i].out, (const char*)o[4].in + 4 * i, 4);
+        return;
+    }
+    if (has(text, "ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];")) {
+        for (int i = 0; i < 4; ++i) memcpy(o[i].out, at(block(), u(4) + 4 * i), 4);
+        return;
+    }
     if (has(text, "createpolicy")) return give(o[0], 0);
     if (has(text, "%cluster_ctarank")) return give(o[0], block().rank);
     if (has(text, "barrier.cluster.arrive")) {
