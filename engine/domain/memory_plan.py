@@ -26,7 +26,8 @@ _HOLDOUT_SLOTS = 2
 MOST_SLICES = 32
 """Slices of the rows for float64: with more of them less memory is saved than each call costs."""
 SAME_PAIRS = 4
-"""Process pairs of the ranking baseline against itself. On a GPU their processes are started together."""
+"""Process pairs of the ranking baseline against itself, of one process more: each takes part in two pairs. On a GPU they are
+started together."""
 _WARM, _MOST_WARM = 4, GIB
 """Heap of a module's process on a CPU, in operands and at most."""
 
@@ -276,7 +277,7 @@ def _phases(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: T
     runner = room.process + max(needs.own, plan.warm_bytes)
     null = room.process + (needs.outputs if room.shared else 0)
     alive = processes.pairs if plan.keeps_processes else 1
-    itself = SAME_PAIRS if plan.keeps_processes and not room.shared else 1
+    itself = max(0, SAME_PAIRS + 1 - alive) if plan.keeps_processes else 1
     baselines = alive * processes.baselines * runner if plan.keeps_processes else 0
     beside = max(baselines, alive * processes.interleaved * runner) + null
     held = sum(processes.holdouts) if plan.keeps_processes else max(processes.holdouts, default=0)

@@ -118,9 +118,9 @@ class JudgeSession:
         """
         if self.assignment.device != "cpu":  # torch is imported while others use the device
             async with self._opening:
-                await self._start()
+                await self._start(hosts=ceilings)
         async with self.lease.held(say), self._opening:
-            await self._start()
+            await self._start(hosts=ceilings)
             if self._opened is None:
                 try:
                     self._opened = await self._open(say, ceilings=ceilings)
@@ -129,11 +129,11 @@ class JudgeSession:
                     raise
             return self._opened
 
-    async def _start(self) -> None:
+    async def _start(self, *, hosts: bool) -> None:
         """Start the judge's process if it does not run. It takes nothing of the device before it is asked."""
         if self._evicted or not self._client.running:
             self._opened, self._evicted = None, False
-            await self._client.start(self.assignment.device)
+            await self._client.start(self.assignment.device, hosts=hosts)
 
     def _evict(self) -> None:
         """End what occupies the device. Called by the lease, from any thread."""
