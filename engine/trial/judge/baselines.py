@@ -86,7 +86,10 @@ class Baselines:
             self._kept = self._valid(baseline_cache.decode(self._opened.cached, self._opened.others))
             self._missing = dict(self._failing(bed))
             self.started = True
-        return self._pool.baselines(bed, self.interleaved, pair)
+        found = self._pool.baselines(bed, self.interleaved, pair)
+        if pair == 0 and self._workloads == 1:
+            self._pool.start_next_baselines(self._opened.baseline)
+        return found
 
     def over_all(self, ratios: Mapping[str, Interval]) -> dict[str, Interval]:
         """These speedups over the interleaved baselines and, via the ranking one, those over the others."""
@@ -181,13 +184,8 @@ class Baselines:
 
     def start_ahead(self) -> None:
         """Start the ranking baseline's processes for ``measure``, with nothing loaded, and do not wait for them."""
-        if self._parallel and self._workloads == 1 and not self.started:
-            self._pool.start_baselines(self._opened.baseline, SAME_PAIRS + 1)
-
-    @property
-    def _parallel(self) -> bool:
-        """Whether the processes of all pairs are started together: contexts are created and modules loaded in parallel."""
-        return self._device.kind == "cuda" and self._pool.keeps_processes
+        if self._device.kind == "cuda" and self._workloads == 1 and not self.started:
+            self._pool.start_baselines(self._opened.baseline, SAME_PAIRS + 1, checking=True)
 
     def _pairs(self, bed: TestBed) -> list[PairTimes]:
         """Each baseline interleaved with the ranking one, and each process of the ranking one with the next one.
@@ -199,8 +197,9 @@ class Baselines:
         """
         ranking = self._opened.baseline
         pairs: list[PairTimes] = []
-        if self._parallel:
-            for index in range(SAME_PAIRS):
+        if self._device.kind == "cuda":  # contexts are created, and modules loaded, in parallel
+            self._pool.start_baselines(ranking, SAME_PAIRS + 1)
+            for index in range(SAME_PAIRS if self._pool.keeps_processes else 0):
                 self._runners_of(bed, index)
         for index in range(SAME_PAIRS):
             others, itself = self._runners_of(bed, index)
@@ -209,7 +208,7 @@ class Baselines:
             contest = Contestants({}, {**others, _ITSELF: itself}, {})
             pairs.append(run_pair(bed, contest, samples, self._setup, CheckTally()))
             self._pool.end_pair((ranking, index + 1))
-        self._pool.end_pair()
+        self._pool.keep_for_screen(ranking, SAME_PAIRS)
         return pairs
 
     def _runners_of(self, bed: TestBed, pair: int) -> tuple[dict[str, RunnerClient], RunnerClient]:

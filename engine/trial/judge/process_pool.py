@@ -30,6 +30,8 @@ LOAD_S = 120.0
 """Seconds that loading an artefact may take."""
 CALL_S = 20.0
 """Seconds that one call may take."""
+_AT_A_TIME = 2
+"""Processes of baselines in one pair of the ranking one against itself."""
 _COMPILE_S = 600.0
 """Seconds that the first call of a ``compile`` baseline may take."""
 
@@ -57,11 +59,13 @@ class ProcessPool:
         self._stopwatch_code = b""
         self._reads_memory: bool | None = None
         self._keeps_processes = True
+        self._baselines_ahead = self._pairs_ahead = 0
         self._warm_bytes = 0
 
     def use(self, plan: MemoryPlan) -> None:
         """Keep to a memory plan from now on."""
         self._keeps_processes, self._warm_bytes = plan.keeps_processes, plan.warm_bytes
+        self._baselines_ahead, self._pairs_ahead = plan.baselines_ahead, plan.pairs_ahead
 
     @property
     def keeps_processes(self) -> bool:
@@ -111,9 +115,18 @@ class ProcessPool:
         """
         return {name: self._kept_runner(bed, name, pair) for name in names}
 
-    def start_baselines(self, name: str, pairs: int) -> None:
-        """Start a baseline's runners for so many pairs without waiting, and load nothing: a kernel is being checked."""
-        for pair in range(pairs):
+    def start_baselines(self, name: str, pairs: int, *, checking: bool = False) -> None:
+        """Start a baseline's runners for so many pairs without waiting, and load nothing; as many as the memory plan allows.
+
+        ``checking``: while a kernel is being checked, which takes memory too.
+        """
+        most = 1 + 2 * self._pairs_ahead if checking else _AT_A_TIME + self._baselines_ahead
+        for pair in range(pairs if self._keeps_processes else min(pairs, most)):
+            self._started_runner(name, pair)
+
+    def start_next_baselines(self, name: str) -> None:
+        """The same for the pairs after a kernel's screen, where the memory plan ends the processes of each pair."""
+        for pair in range(1, 1 + self._pairs_ahead):
             self._started_runner(name, pair)
 
     def _started_runner(self, name: str, pair: int) -> RunnerClient:
@@ -134,9 +147,15 @@ class ProcessPool:
 
         ``spared``: a baseline and the pair to come in which its runner takes part again.
         """
-        if not self._keeps_processes:
-            for key in [key for key in self._baseline_runners if key != spared]:
-                self._baseline_runners.pop(key).close()
+        if self._keeps_processes:
+            return
+        for key in [key for key, runner in self._baseline_runners.items() if runner.loaded_for is not None and key != spared]:
+            self._baseline_runners.pop(key).close()
+
+    def keep_for_screen(self, name: str, pair: int) -> None:
+        """Use a baseline's runner of this pair in the first one of the next kernel, where pairs' runners are ended."""
+        if not self._keeps_processes and (name, 0) not in self._baseline_runners:
+            self._baseline_runners[name, 0] = self._baseline_runners.pop((name, pair))
 
     def _load_baseline(self, runner: RunnerClient, bed: TestBed, name: str) -> None:
         load, fds = self._load(
@@ -152,9 +171,8 @@ class ProcessPool:
 
         They serve one kernel only, because they share its PID namespace.
         """
-        if not self._keeps_processes:
-            return
-        if not self._prestarted:
+        kernels = kernels if self._keeps_processes else min(kernels, self._pairs_ahead)
+        if kernels and not self._prestarted:
             self._prestarted_unused = True
         while len(self._prestarted) < kernels:
             self._prestarted.append(RunnerClient(self._candidate_host, seconds=CALL_S))
