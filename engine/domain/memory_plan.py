@@ -23,7 +23,7 @@ _LITTLE, _LITTLE_SHARED, _FOR_PROCESSES = 32, 8, 2
 """So is one part in this many of the room (of a machine's memory), if processes by themselves take at most the third."""
 _SMALL = GIB
 """Operands up to this many bytes are not saved on a GPU while everything takes at most half of the room: a process takes half a
-GiB by itself, so no setting keeps such a problem within six times its operands, and frugal ones start processes for each pair."""
+GiB by itself, so no setting keeps such a problem within six times its operands, and frugal ones start them for each pair."""
 _MOST_DIVISOR = 1 << 20
 _HOLDOUT_SLOTS = 2
 MOST_SLICES = 32

@@ -95,9 +95,10 @@ class JudgeSession:
     Whatever uses the device holds its lease, from the start of the judge on: an idle judge's memory is on the device too.
     """
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, assignment: Assignment, client: JudgeClient | None = None) -> None:
+        """``client``: a judge that was started before and asked nothing."""
         self.assignment = assignment
-        self._client = JudgeClient()
+        self._client = client or JudgeClient()
         self.lease = Lease(assignment.device, self._evict, assignment.cores)
         self._evicted = False
         self._opened: OpenedProblem | None = None
