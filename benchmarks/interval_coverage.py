@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -73,9 +74,14 @@ MODELS = (
 )
 
 
-def pair(noise: Noise, dice: random.Random, contestants: dict[str, float], samples: int) -> PairTimes:
-    """One process per contestant, interleaved; ``contestants`` are undisturbed times relative to the baseline."""
-    own = {name: dice.gauss(0, noise.process) for name in contestants}
+def pair(
+    noise: Noise, dice: random.Random, contestants: dict[str, float], samples: int, own: dict[str, float] | None = None
+) -> PairTimes:
+    """One process per contestant, interleaved; ``contestants`` are undisturbed times relative to the baseline.
+
+    ``own``: what the processes differ by, if they were in another pair.
+    """
+    own = own or {name: dice.gauss(0, noise.process) for name in contestants}
     if KERNEL in contestants and dice.random() < noise.modes:
         own[KERNEL] += math.log(1.05)
     wander = {name: dice.gauss(0, noise.sample) for name in contestants}
@@ -93,11 +99,12 @@ def pair(noise: Noise, dice: random.Random, contestants: dict[str, float], sampl
 
 
 def baseline_against_itself(noise: Noise, dice: random.Random) -> Interval:
-    """The baseline against itself, measured once per session."""
+    """The baseline against itself, measured once per session: each process with the next one."""
     pairs: list[PairTimes] = []
-    for _ in range(SAME_PAIRS):
+    chain = [dice.gauss(0, noise.process) for _ in range(SAME_PAIRS + 1)]
+    for one, other in pairwise(chain):
         samples = samples_for(pairs, BASELINE)
-        pairs.append(pair(noise, dice, {BASELINE: 1.0, ITSELF: 1.0}, samples))
+        pairs.append(pair(noise, dice, {BASELINE: 1.0, ITSELF: 1.0}, samples, {BASELINE: one, ITSELF: other}))
     return stats.ratio_interval(log_ratios(pairs, BASELINE, ITSELF))
 
 

@@ -4,8 +4,9 @@ PATH is a checkout, one of its folders, or a file. Each chosen file is judged wi
 (``--kernel own``), with the naive port that ``scaffold`` writes (``port``), or with a candidate of a folder, at the sizes it
 ships with. Every device has a worker (``--fleet local``: every GPU, or with ``--device cpu`` sets of cores; ``--fleet ray`` or
 ``HOST:PORT``: the devices of a Ray cluster); each file is judged by a process of its own, which ends with its time limit, and
-with this program. A line of JSON per file goes to ``--results``: files with a line there are skipped. With the model itself as
-the kernel, the speedup is an A/A interval.
+with this program. On a GPU the process of the next file starts while one is judged, and imports torch; the seconds of a file
+begin when it is given to its process, and the last line tells those of the whole run. A line of JSON per file goes to
+``--results``: files with a line there are skipped. With the model itself as the kernel, the speedup is an A/A interval.
 
     python -m benchmarks.kernelbench KernelBench --levels 1,2 --sample 20 --seed 1 --results own.jsonl
     python -m benchmarks.kernelbench KernelBench --kernel port --names softmax,19_ReLU --time-limit 120
@@ -19,22 +20,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import ctypes
 import json
-import os
 import random
 import signal
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
+from benchmarks import kernelbench_process
 from benchmarks.kernelbench_files import Entry, chosen_entries
 from benchmarks.kernelbench_fleet import judge_on
-from benchmarks.kernelbench_judging import GIB, Request, Result, Status, judge, short
+from benchmarks.kernelbench_judging import GIB, Request, Result, Status, short
+from benchmarks.kernelbench_process import JUDGE, JudgingProcess, NextProcess
 from benchmarks.peak_memory import PeakMemory
 from engine.domain.errors import EspalierError
 from engine.fleet.links import WorkerLauncher
@@ -43,9 +44,6 @@ from engine.session.benches import launcher
 
 _VERIFIED = (Status.MEASURED, Status.NOT_CORROBORATED, Status.QUARANTINED)
 """Statuses of kernels whose outputs were right."""
-_PR_SET_PDEATHSIG = 1
-_STEPS = 8
-"""Lines of a process that are kept: its latest steps, each with the seconds since its start."""
 _HEAD = ("file", "device", "status", "seconds", "peak GiB", "x operands", "time us", "speedup over eager [95 %]", "why")
 
 
@@ -64,43 +62,36 @@ class Plan:
     """Starts them, if they are those of a cluster."""
 
 
-async def judged(entry: Entry, device: str, plan: Plan) -> Result:
-    """The result of one file, judged in a process of its own, with the peak memory of all its processes."""
+async def judged(entry: Entry, device: str, plan: Plan, process: JudgingProcess | None) -> Result:
+    """The result of one file, judged in a ``process`` of its own, with the peak memory of all its processes."""
     place = plan.places.get(device)
-    if place is not None and plan.launcher is not None:
+    if process is None:
+        assert place is not None
+        assert plan.launcher is not None
         return await _judged_elsewhere(entry, place, plan, plan.launcher)
-    label, cores = (device, ()) if place is None or not place.cores else ("cpu", place.cores)
+    label = _label(device, plan)
+    cores = place.cores if place is not None else ()
     request = Request(
         str(entry.path), entry.name, label, plan.kernel, plan.workload, dict(plan.settings), plan.memory_limit, cores
     )  # fmt: skip
     began = time.monotonic()
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.kernelbench", "--judge", json.dumps(asdict(request)), str(os.getpid()),
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )  # fmt: skip
     memory = PeakMemory(process.pid, label)
     watching = asyncio.create_task(memory.watch())
-    said: deque[str] = deque(maxlen=_STEPS)
     try:
-        async with asyncio.timeout(plan.time_limit):
-            out, _ = await asyncio.gather(process.stdout.read(), _listen(process.stderr, said))  # type: ignore[union-attr, arg-type]
-            await process.wait()
-        found = _read(request, out, said)
+        found = _read(request, await process.judge(request, plan.time_limit), process.said)
     except TimeoutError:
-        reason = f"not judged within {plan.time_limit:g} s" + "".join(f"; {step}" for step in said)
+        reason = f"not judged within {plan.time_limit:g} s" + "".join(f"; {step}" for step in process.said)
         found = Result(request.name, device, request.kernel, Status.TIME_LIMIT, short(reason))
     finally:
         watching.cancel()
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), 10)
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await process.end()
     return replace(found, device=device, seconds=time.monotonic() - began, peak_bytes=memory.peak, settings=dict(plan.settings))
+
+
+def _label(device: str, plan: Plan) -> str:
+    """``cpu`` or ``cuda:N`` for a device, or for a worker of ``--fleet``."""
+    place = plan.places.get(device)
+    return "cpu" if place is not None and place.cores else device
 
 
 async def _judged_elsewhere(entry: Entry, place: WorkerPlace, plan: Plan, launcher: WorkerLauncher) -> Result:
@@ -117,13 +108,6 @@ async def _judged_elsewhere(entry: Entry, place: WorkerPlace, plan: Plan, launch
         found = Result(request.name, device, request.kernel, Status.TIME_LIMIT, f"not judged within {plan.time_limit:g} s")
     where = f"{device}:{place.name}" if not place.name.startswith(device) else place.name
     return replace(found, device=where, seconds=time.monotonic() - began, settings=dict(plan.settings))
-
-
-async def _listen(stream: asyncio.StreamReader, said: deque[str]) -> None:
-    """Keep the latest lines of a process."""
-    async for line in stream:
-        if text := line.decode(errors="replace").strip():
-            said.append(text)
 
 
 def _read(request: Request, out: bytes, said: Sequence[str]) -> Result:
@@ -149,12 +133,19 @@ async def run(entries: Sequence[Entry], devices: Sequence[str], plan: Plan, resu
     done: list[Result] = []
 
     async def worker(device: str) -> None:
-        while not waiting.empty():
-            found = await judged(waiting.get_nowait(), device, plan)
-            done.append(found)
-            with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(found.to_json()) + "\n")
-            print("  ".join(row(found)), flush=True)
+        here = NextProcess(_label(device, plan)) if plan.launcher is None else None
+        try:
+            while not waiting.empty():
+                entry = waiting.get_nowait()
+                process = await here.take(more=not waiting.empty()) if here is not None else None
+                found = await judged(entry, device, plan, process)
+                done.append(found)
+                with results.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(found.to_json()) + "\n")
+                print("  ".join(row(found)), flush=True)
+        finally:
+            if here is not None:
+                await here.close()
 
     try:
         await asyncio.gather(*(worker(device) for device in devices))
@@ -266,18 +257,10 @@ def _fleet(text: str, device: str) -> tuple[Mapping[str, WorkerPlace], WorkerLau
     return places, found if local_count(text) is None else None
 
 
-def _end_with(parent: int) -> None:
-    """Have this process killed when its parent dies; whatever it has started ends with it."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit("the benchmark has ended")
-
-
 def main(arguments: Sequence[str]) -> int:
     """Judge what is chosen and has no result yet; print the table and the summary of all that is chosen."""
-    if arguments[:1] == ["--judge"]:
-        _end_with(int(arguments[2]))
-        print(json.dumps(asyncio.run(judge(Request(**json.loads(arguments[1])))).to_json()))
+    if arguments[:1] == [JUDGE]:
+        kernelbench_process.main(arguments[1], int(arguments[2]))
         return 0
     options = _options(arguments)
     entries = chosen_entries(options.path, options.levels, options.numbers, [n for n in options.names.split(",") if n])
@@ -297,8 +280,12 @@ def main(arguments: Sequence[str]) -> int:
     judged_before = {one.name for one in earlier}
     left = [entry for entry in entries if entry.name not in judged_before]
     print(f"{len(entries)} files, {len(earlier)} judged before, on {', '.join(devices)}", flush=True)
+    began = time.monotonic()
     found = [*earlier, *asyncio.run(run(left, devices, plan, options.results))]
     print("\n".join(["", *table(found), "", *summary(found)]))
+    if left:
+        seconds = time.monotonic() - began
+        print(f"{len(left)} files in {seconds:.0f} s: {seconds * len(devices) / len(left):.1f} s of a device for each")
     return 0
 
 

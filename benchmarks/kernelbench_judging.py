@@ -26,6 +26,7 @@ from engine.session.seeds import kernel_spec, seed_of
 from engine.session.workbench import KernelTrial, open_workbench
 from engine.toolchain.kernel_file import KernelCode, classify, read_kernel_file
 from engine.trial.bench import Assignment, TrialBench
+from engine.trial.client import JudgeClient
 
 GIB = 1 << 30
 OWN, PORT = "own", "port"
@@ -120,8 +121,8 @@ class Result:
         return re.sub(r"\d[\d.e+-]*", "N", re.sub(r"^(?:call \d+|\S+\.py:?|\w+:|[\d.]+ s) ", "", reason))[:90]
 
 
-async def judge(request: Request) -> Result:
-    """The result, whatever happens in judging."""
+async def judge(request: Request, client: JudgeClient | None = None) -> Result:
+    """The result, whatever happens in judging. ``client``: a judge that was started before, for its device."""
     base = Result(request.name, request.device, request.kernel, Status.FAILED)
     try:
         problem, workload = find_problem(request)
@@ -139,7 +140,7 @@ async def judge(request: Request) -> Result:
             size = f"{base.operand_bytes / GIB:.1f} GiB of operands, the limit is {request.memory_limit:g}"
             return replace(base, status=Status.SKIPPED, reason=size)
         seed = seed_of(text, {})
-        async with open_workbench(assignment, _steps_since(time.monotonic()), accept_unverifiable=False) as bench:
+        async with open_workbench(assignment, _steps_since(time.monotonic()), accept_unverifiable=False, judge=client) as bench:
             base = replace(base, operand_bytes=operand_bytes(bench.signature))
             return result_of(base, await bench.attempt(kernel_spec(seed.kernel, seed.tunables)))
     except (ProblemError, KernelCodeError) as error:

@@ -6,7 +6,7 @@ where none does, the first that fits at all. What does not fit is refused before
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 MOST_SLOTS = 8
@@ -21,12 +21,18 @@ _OPERANDS, _EAGER = 6, 2
 """Comfortable are six times the operands, or twice what eager needs."""
 _LITTLE, _LITTLE_SHARED, _FOR_PROCESSES = 32, 8, 2
 """So is one part in this many of the room (of a machine's memory), if processes by themselves take at most the third."""
+_SMALL = GIB
+"""Operands up to this many bytes are not saved on a GPU while everything takes at most half of the room: a process takes half a
+GiB by itself, so no setting keeps such a problem within six times its operands, and frugal ones start them for each pair."""
 _MOST_DIVISOR = 1 << 20
 _HOLDOUT_SLOTS = 2
 MOST_SLICES = 32
 """Slices of the rows for float64: with more of them less memory is saved than each call costs."""
 SAME_PAIRS = 4
-"""Process pairs of the ranking baseline against itself. On a GPU their processes are started together."""
+"""Process pairs of the ranking baseline against itself, of one process more: each takes part in two pairs. On a GPU they are
+started together."""
+_MOST_PAIRS_AHEAD = 2
+"""A measurement has three pairs at least, and the kernel's screen is the first."""
 _WARM, _MOST_WARM = 4, GIB
 """Heap of a module's process on a CPU, in operands and at most."""
 
@@ -47,7 +53,7 @@ class MemoryNeeds:
     exact_weights: int
     exact_outputs: int = 0
     rows: int = 0
-    """Independent rows, in slices of which the reference can run in float64; 0: it runs whole, or nobody has asked."""
+    """Independent rows, in slices of which the reference can run in float64; 1: none; 0: nobody has asked."""
 
     @property
     def operands(self) -> int:
@@ -117,6 +123,11 @@ class MemoryPlan:
     """When most is needed."""
     warm_bytes: int = 0
     """Heap that every process of a module faults in on a CPU."""
+    baselines_ahead: int = 0
+    """Where processes end with their pair on a GPU: contexts of baselines' further processes that are created together, before
+    the first pair of the ranking baseline against itself. They fit where another phase needs more."""
+    pairs_ahead: int = 0
+    """The same for a kernel's measurement, for the processes of so many pairs."""
 
     @property
     def holdout_slots(self) -> int:
@@ -182,15 +193,20 @@ def plans(needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> tu
     if not fitting:
         return TooLarge(min(every, key=lambda one: _lack(one, room)), room, _fitting_divisor(needs, room, processes))
     first = next((one for one in fitting if _is_comfortable(one, needs, room, processes)), None)
-    if first is None or (first.exact_on_host and not fitting[0].exact_on_host):
-        # float64 on the host takes seconds a call: rather more memory of a device that has it.
+    copies_for_comfort = first is not None and first.copies_on_host and needs.rows == 1
+    if first is None or copies_for_comfort or (first.exact_on_host and not fitting[0].exact_on_host):
+        # On the host float64 takes seconds a call, and copies a second for 2 GB: rather more memory of a device that has it.
         on_device = [one for one in fitting if not (one.exact_on_host or one.copies_on_host)]
-        first = min(on_device or fitting, key=lambda one: one.device_bytes)
+        first = _most_frugal(on_device) if on_device else first or _most_frugal(fitting)
     chosen = [first]
     for one in fitting[fitting.index(first) + 1 :]:
         if one.device_bytes < chosen[-1].device_bytes:
             chosen.append(one)
     return tuple(chosen)
+
+
+def _most_frugal(found: Sequence[MemoryPlan]) -> MemoryPlan:
+    return min(found, key=lambda one: one.device_bytes)
 
 
 def is_short_of_memory(found: tuple[MemoryPlan, ...] | TooLarge) -> bool:
@@ -222,6 +238,8 @@ def _lack(plan: MemoryPlan, room: MemoryRoom) -> int:
 
 def _is_comfortable(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> bool:
     """Within the bounds, or little beside what every process takes by itself."""
+    if not room.shared and needs.operands <= _SMALL and plan.device_bytes <= room.device // _FOR_PROCESSES:
+        return True
     alone = _sized(plan, needs, replace(room, process=0), processes).device_bytes
     share = room.device // (_LITTLE_SHARED if room.shared else _LITTLE)
     little = alone <= share and plan.device_bytes - alone <= room.device // _FOR_PROCESSES
@@ -255,6 +273,10 @@ def _sized(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: Tr
         plan = replace(plan, warm_bytes=warm)
     phases = _phases(plan, needs, room, processes)
     phase = max(phases, key=lambda name: phases[name])
+    if not (room.shared or plan.keeps_processes) and room.process:
+        spare = {name: (phases[phase] - needed) // room.process for name, needed in phases.items()}
+        ahead = min(_MOST_PAIRS_AHEAD, min(spare["verification"], spare["measurement"]) // 2)
+        plan = replace(plan, baselines_ahead=min(SAME_PAIRS - 1, spare["baselines"]), pairs_ahead=ahead)
     host = 0
     if not room.shared:
         copies = needs.outputs * plan.slots if plan.copies_on_host else 0
@@ -276,7 +298,7 @@ def _phases(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: T
     runner = room.process + max(needs.own, plan.warm_bytes)
     null = room.process + (needs.outputs if room.shared else 0)
     alive = processes.pairs if plan.keeps_processes else 1
-    itself = SAME_PAIRS if plan.keeps_processes and not room.shared else 1
+    itself = max(0, SAME_PAIRS + 1 - alive) if plan.keeps_processes else 1
     baselines = alive * processes.baselines * runner if plan.keeps_processes else 0
     beside = max(baselines, alive * processes.interleaved * runner) + null
     held = sum(processes.holdouts) if plan.keeps_processes else max(processes.holdouts, default=0)

@@ -20,6 +20,7 @@ from engine.session.ports import Say
 from engine.session.requirements import check_requirements, sandbox_warning
 from engine.toolchain.inspection import instruction_counts
 from engine.trial.bench import Assignment, BuiltKernel, KernelSpec, TrialBench
+from engine.trial.client import JudgeClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +137,10 @@ def _with_sustained(single: w.Measured, found: w.BackToBack | w.Failed) -> w.Mea
 
 
 @asynccontextmanager
-async def open_workbench(assignment: Assignment, say: Say, *, accept_unverifiable: bool) -> AsyncIterator[Workbench]:
-    """A bench with a tested correctness check, closed on exit.
+async def open_workbench(
+    assignment: Assignment, say: Say, *, accept_unverifiable: bool, judge: JudgeClient | None = None
+) -> AsyncIterator[Workbench]:
+    """A bench with a tested correctness check, closed on exit. ``judge``: one that was started before and asked nothing.
 
     Its baselines are measured; where ``assignment.prepared``, not before a right kernel needs them, and those of an earlier
     evaluation are used.
@@ -146,7 +149,7 @@ async def open_workbench(assignment: Assignment, say: Say, *, accept_unverifiabl
     model passes the correctness check, unless that is accepted.
     """
     await check_requirements(assignment.device)
-    bench = TrialBench(assignment, _forget)
+    bench = TrialBench(assignment, _forget, judge)
     try:
         if warning := sandbox_warning():
             say(warning)

@@ -37,6 +37,7 @@ from engine.toolchain.inspection import instruction_counts
 from engine.toolchain.static_hot_code import static_hot_code
 from engine.toolchain.static_scan import static_scan
 from engine.trial import protocol as p
+from engine.trial.client import JudgeClient
 from engine.trial.judge_session import Assignment as Assignment
 from engine.trial.judge_session import JudgeSession, OpenedProblem, silent, with_contents
 from engine.trial.kernel_builds import Binaries, BuildTarget, KernelBuilds, case_of, kernel_build
@@ -51,10 +52,11 @@ StoreBlob = Callable[[bytes], Blob]
 class TrialBench:
     """Starts the judge at first use, and again if it died. Close it when done."""
 
-    def __init__(self, assignment: Assignment, store: StoreBlob) -> None:
+    def __init__(self, assignment: Assignment, store: StoreBlob, judge: JudgeClient | None = None) -> None:
+        """``judge``: one that was started before and asked nothing."""
         self._assignment = assignment.with_chance()
         self._store = store
-        self._judge = JudgeSession(self._assignment)
+        self._judge = JudgeSession(self._assignment, judge)
         self._builds = KernelBuilds(self._assignment, self._judge)
 
     async def open(self, say: Say = silent) -> OpenedProblem:

@@ -58,6 +58,7 @@ class JudgeClient:
         self._socket: socket.socket | None = None
         self._lock = asyncio.Lock()
         self._device = ""
+        self._hosts = False
         self._answered = False
 
     @property
@@ -69,13 +70,14 @@ class JudgeClient:
         """The process below which the whole trial runs."""
         return self._process.pid if self._process is not None else None
 
-    async def start(self, device: str) -> None:
+    async def start(self, device: str, *, hosts: bool = False) -> None:
         """Start the process, after cleaning up one that died. Its environment is an allow-list that holds no key.
 
-        It may open one problem only: a reference can change the process that it runs in.
+        It may open one problem only: a reference can change the process that it runs in. ``hosts``: it will prepare a problem,
+        and starts the hosts of runners while it imports torch, once it is asked something.
         """
         await self.close()
-        self._device, self._answered = device, False
+        self._device, self._hosts, self._answered = device, hosts, False
         sandboxed = await trial_sandbox.find_judge_reason() is None
         if sandboxed:
             await bytecode.write(_environment())
@@ -84,7 +86,7 @@ class JudgeClient:
             argv, environment, inherited = _outside(theirs.fileno(), device)
             if sandboxed:
                 self._lifeline, lifeline = socket.socketpair()
-                self._lifeline.sendall(_orders(theirs.fileno(), device).encode())
+                self._lifeline.sendall(_orders(theirs.fileno(), device, hosts=hosts).encode())
                 inherited = (theirs.fileno(), lifeline.fileno())
                 argv = trial_sandbox.outer(trial_sandbox.supervisor(lifeline.fileno()), device)
                 environment = trial_sandbox.supervisor_environment()
@@ -114,7 +116,7 @@ class JudgeClient:
                 if self._answered or not (reason := bubblewrap.own_error(died.words)):
                     raise
                 bubblewrap.will_retry(reason)
-                await self.start(self._device)
+                await self.start(self._device, hosts=self._hosts)
                 return await self._exchange_or_end(request, say, fds)
 
     async def _exchange_or_end(self, request: p.Request, say: Callable[[str], None], fds: Sequence[int]) -> p.Reply:
@@ -217,10 +219,11 @@ def _outside(channel: int, device: str) -> tuple[list[str], dict[str, str], tupl
     return command, _environment(), (channel,)
 
 
-def _orders(channel: int, device: str) -> Orders:
+def _orders(channel: int, device: str, *, hosts: bool) -> Orders:
     """What the supervisor starts: this judge, and hosts for runners on ``device``."""
     filtered = bubblewrap.filter_reason() is None
     command = [sys.executable, "-s", "-P", "-m", "engine.trial.judge", str(channel), "supervised", REQUESTS, device]
+    command += ["hosts"] if hosts else []
     private = {"HOME": "/tmp", "TMPDIR": "/tmp", "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor", "TRITON_CACHE_DIR": "/tmp/triton"}
     judge = trial_sandbox.judge(command, {**_environment(), **private, **bytecode.variables()}, filtered=filtered)
     return Orders(judge, trial_sandbox.host(device, filtered=filtered), channel, filtered)

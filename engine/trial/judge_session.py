@@ -95,9 +95,10 @@ class JudgeSession:
     Whatever uses the device holds its lease, from the start of the judge on: an idle judge's memory is on the device too.
     """
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, assignment: Assignment, client: JudgeClient | None = None) -> None:
+        """``client``: a judge that was started before and asked nothing."""
         self.assignment = assignment
-        self._client = JudgeClient()
+        self._client = client or JudgeClient()
         self.lease = Lease(assignment.device, self._evict, assignment.cores)
         self._evicted = False
         self._opened: OpenedProblem | None = None
@@ -118,9 +119,9 @@ class JudgeSession:
         """
         if self.assignment.device != "cpu":  # torch is imported while others use the device
             async with self._opening:
-                await self._start()
+                await self._start(hosts=ceilings)
         async with self.lease.held(say), self._opening:
-            await self._start()
+            await self._start(hosts=ceilings)
             if self._opened is None:
                 try:
                     self._opened = await self._open(say, ceilings=ceilings)
@@ -129,11 +130,11 @@ class JudgeSession:
                     raise
             return self._opened
 
-    async def _start(self) -> None:
+    async def _start(self, *, hosts: bool) -> None:
         """Start the judge's process if it does not run. It takes nothing of the device before it is asked."""
         if self._evicted or not self._client.running:
             self._opened, self._evicted = None, False
-            await self._client.start(self.assignment.device)
+            await self._client.start(self.assignment.device, hosts=hosts)
 
     def _evict(self) -> None:
         """End what occupies the device. Called by the lease, from any thread."""

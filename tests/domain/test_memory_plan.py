@@ -108,6 +108,33 @@ def test_small_operands_are_not_saved() -> None:
     assert plan_note(plan) == ""
 
 
+@pytest.mark.parametrize("needs", [LAYERNORM, CONVOLUTION, POOLED, MATMUL])
+def test_less_than_a_gib_of_operands_is_not_saved_while_processes_leave_half_of_the_device(needs: MemoryNeeds) -> None:
+    """Processes that end with their pair start again for each one, and their start takes longer than their calls."""
+    plan = chosen(needs, on_gpu(0.95 * 80))
+    assert plan.keeps_processes
+    assert plan.device_bytes <= 0.95 * 80 * GB / 2
+    assert not chosen(replace(needs, inputs=2 * GIB), on_gpu(0.95 * 80)).keeps_processes
+
+
+def test_outputs_are_copied_to_the_host_for_six_times_the_operands_only_while_rows_are_unknown() -> None:
+    """A copy there takes a second for 2 GB, and every sample makes one."""
+    room = on_gpu(0.95 * 80)
+    assert is_short_of_memory(plans(SOFTMAX, room, TrialProcesses()))
+    assert not chosen(replace(SOFTMAX, rows=1), room, TrialProcesses()).copies_on_host
+    sliced = chosen(replace(SOFTMAX, rows=4096), room, TrialProcesses())
+    assert not sliced.copies_on_host
+    assert sliced.device_bytes <= 6 * SOFTMAX.operands
+
+
+def test_contexts_are_created_ahead_where_processes_end_with_their_pair() -> None:
+    plan = chosen(RELU_6GB, on_gpu(0.95 * 80))
+    assert not plan.keeps_processes
+    assert (plan.baselines_ahead, plan.pairs_ahead) == (3, 2)
+    kept = chosen(HALF_MATMUL, on_gpu(0.95 * 139))
+    assert (kept.baselines_ahead, kept.pairs_ahead) == (0, 0)
+
+
 def test_float64_moves_to_the_host_only_where_the_device_has_no_room() -> None:
     assert chosen(ATTENTION, on_gpu(0.95 * 16)).exact_on_host
     assert not chosen(ATTENTION, on_gpu(0.95 * 80)).exact_on_host

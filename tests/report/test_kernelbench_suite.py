@@ -13,6 +13,7 @@ from support import fake_worker
 from benchmarks import kernelbench as suite
 from benchmarks.kernelbench_files import candidate, chosen_entries
 from benchmarks.kernelbench_judging import Request, Result, Status, judge, operand_bytes
+from benchmarks.kernelbench_process import JudgingProcess, NextProcess
 from benchmarks.peak_memory import host_bytes
 from engine.domain.errors import EspalierError, ProblemError
 from engine.domain.model import Operand, Role, Signature
@@ -136,11 +137,42 @@ def test_a_file_without_a_candidate_is_skipped(checkout: Path, tmp_path: Path) -
 
 def test_the_time_limit_ends_the_judging(checkout: Path) -> None:
     entry = chosen_entries(checkout, (2,), (), [])[0]
-    found = asyncio.run(suite.judged(entry, "cpu", suite.Plan("own", "full", {}, 6.0, 0.0)))
+
+    async def story() -> Result:
+        return await suite.judged(entry, "cpu", suite.Plan("own", "full", {}, 6.0, 0.0), await JudgingProcess.start("cpu"))
+
+    found = asyncio.run(story())
     assert found.status is Status.TIME_LIMIT
     assert "loading torch and the problem" in found.reason  # what it was doing
     assert not found.reason_class.startswith("N s")
     assert found.seconds < 30
+
+
+def test_the_next_process_starts_while_a_file_is_judged_on_a_gpu_and_ends_with_the_run() -> None:
+    async def story() -> None:
+        for device, waits in (("cuda:0", True), ("cpu", False)):
+            processes = NextProcess(device)
+            first = await processes.take(more=True)
+            waiting = processes._next
+            assert (waiting is not None) == waits
+            second = await processes.take(more=False)
+            assert waiting in (second, None)
+            assert first.pid != second.pid
+            assert processes._next is None
+            await first.end()
+            await second.end()
+            await processes.close()
+
+    asyncio.run(story())
+
+
+def test_a_process_that_gets_no_file_ends_without_a_word() -> None:
+    async def story() -> None:
+        process = (await JudgingProcess.start("cpu"))._process
+        assert await asyncio.wait_for(process.communicate(b""), 60) == (b"", b"")
+        assert process.returncode == 0
+
+    asyncio.run(story())
 
 
 @pytest.mark.slow

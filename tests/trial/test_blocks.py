@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.trial.judge import blocks
+from engine.trial.judge import blocks, comparison
 from engine.trial.judge.comparison import compare, spread
 from engine.trial.judge.special_values import compare_special
 
@@ -71,3 +72,29 @@ def test_integers_differ_by_count_in_all_blocks() -> None:
     undecided[8] = True
     assert "3 of 40" in compare([output], [right], ["out"]).flaw
     assert "2 of 40" in compare([output], [right], ["out"], [undecided]).flaw
+
+
+def test_the_moments_of_an_expected_output_are_computed_once_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+    plain = comparison.moments
+
+    def counted(blocks: Iterator[torch.Tensor]) -> blocks.Moments:
+        ran.append(1)
+        return plain(blocks)
+
+    monkeypatch.setattr(comparison, "moments", counted)
+    right = torch.arange(1.0, 9.0, dtype=torch.float64)
+    first = compare([right + 1], [right], ["out"])
+    assert compare([right + 1], [right], ["out"]) == first
+    assert len(ran) == 1
+    right.mul_(2)
+    assert compare([right + 1], [right], ["out"]).rel_fro == pytest.approx(first.rel_fro / 2)
+    assert len(ran) == 2
+
+
+def test_the_moments_of_tensors_without_a_version_are_computed_each_time() -> None:
+    with torch.inference_mode():
+        right = torch.arange(1.0, 9.0, dtype=torch.float64)
+        first = compare([right + 1], [right], ["out"])
+        right.mul_(2)
+        assert compare([right + 1], [right], ["out"]).rel_fro == pytest.approx(first.rel_fro / 2)

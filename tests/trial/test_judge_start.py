@@ -1,4 +1,7 @@
-"""A judge that starts: it takes nothing of a GPU before the engine, which then holds the device, asks for something."""
+"""A judge that starts: it takes nothing of a GPU before the engine, which then holds the device, asks for something.
+
+Then its hosts start while it imports torch.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import threading
 
 import pytest
 
-from engine.trial.judge.__main__ import create_context
+from engine.trial.judge.__main__ import begin
+from engine.trial.judge.host_client import EarlyHosts, Host
 from engine.trial.shared.cuda import driver
 
 
@@ -15,9 +19,11 @@ def contexts_after(message: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]
     """What happens in a judge that is sent ``message`` some time after its start, in order; empty: the engine ends."""
     happened: list[str] = []
     monkeypatch.setattr(driver.Context, "open", lambda index: happened.append(f"context on cuda:{index}"))
+    monkeypatch.setattr(Host, "launch", lambda self: happened.append("host"))
     engine, judge = socket.socketpair()
     with engine, judge:
-        waiting = threading.Thread(target=create_context, args=(judge.fileno(), 1))
+        hosts = EarlyHosts("cuda:1", judge)
+        waiting = threading.Thread(target=begin, args=(judge.fileno(), 1, hosts))
         waiting.start()
         waiting.join(0.2)
         happened.append("asked")
@@ -25,12 +31,14 @@ def contexts_after(message: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]
         engine.shutdown(socket.SHUT_WR)
         waiting.join()
         assert judge.recv(100) == message, "the request is still there for the server"
+        assert len(hosts.take()) == EarlyHosts.COUNT
+        assert not hosts.take(), "for the first problem only"
     return happened
 
 
 def test_the_context_is_created_once_the_engine_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A judge was started while another process measured, and its context disturbed that measurement."""
-    assert contexts_after(b"request", monkeypatch) == ["asked", "context on cuda:1"]
+    assert contexts_after(b"request", monkeypatch) == ["asked", "host", "host", "host", "context on cuda:1"]
 
 
 def test_a_judge_that_is_asked_nothing_creates_none(monkeypatch: pytest.MonkeyPatch) -> None:

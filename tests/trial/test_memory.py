@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -131,6 +131,27 @@ def beds(limit: int = 0) -> Beds:
     reference = Reference(request.problem, request.workload)
     pool = ProcessPool(request.problem, device, cold=True, confined=False)
     return Beds(request, device, reference, [], TrialProcesses(pairs=6), pool, KnownCalibrations(b"", "class"))
+
+
+def test_a_hold_out_s_float64_runs_in_slices_where_the_workload_s_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = beds()
+    holdout = Reference(tiny(), Workload("hold-out", {"rows": 6, "width": 32}))
+    found._holdouts = [holdout]
+    monkeypatch.setattr(Beds, "plan", MemoryPlan(1, True, False, False, False, exact_slices=3))
+    rows: list[int | None] = []
+    plain = holdout.call
+
+    def call(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        rows.append(kwargs.get("rows"))
+        return plain(*args, **kwargs)
+
+    bed = found.holdout(holdout.workload)
+    monkeypatch.setattr(holdout, "call", call)
+    bed.refill(0)
+    answer(bed)
+    assert bed.check(0).ruling.passed
+    assert rows == [2, 2, 2]
+    found.drop()
 
 
 def test_a_limit_that_nothing_fits_refuses_before_memory_is_taken() -> None:

@@ -71,6 +71,24 @@ def test_inputs_are_fresh_per_call_and_weights_per_process(bench: Bed) -> None:
     assert not torch.equal(inputs(bench, 0)[1], seen[0][1])
 
 
+def test_weights_that_no_module_constructs_are_drawn_where_that_is_fast(bench: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The expected outputs are those of the weights that were lent, wherever they were drawn."""
+    drawn: list[bool] = []
+    plain = bench.reference.judged_model
+
+    def judged_model(seed: int, *, sample: bool = False) -> torch.nn.Module:
+        drawn.append(sample)
+        return plain(seed + sample, sample=sample)
+
+    monkeypatch.setattr(bench.reference, "judged_model", judged_model)
+    for constructed in (True, False):
+        bench.new_model(constructed=constructed)
+        bench.refill(0)
+        answer(bench, 0)
+        assert bench.check(0).ruling.passed
+    assert drawn == [False, True]
+
+
 def test_the_reference_runs_once_for_calls_on_the_same_inputs(bench: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
     exact_of = Reference.exact_of

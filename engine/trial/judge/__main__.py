@@ -1,7 +1,8 @@
 """The judge's process: ``python -m engine.trial.judge FD supervised SOCKET DEVICE`` (``server`` says what the arguments are).
 
-Torch takes seconds to import. On a GPU the device context, which torch shares, is created meanwhile, once the engine asks for
-something: it starts a judge before it holds the device, and asks when it does.
+Torch takes seconds to import. On a GPU two things happen meanwhile, once the engine asks for something (it starts a judge
+before it holds the device, and asks when it does): hosts start, which import torch too, and the device context is created,
+which torch shares.
 """
 
 from __future__ import annotations
@@ -16,34 +17,45 @@ from typing import NoReturn
 
 from engine.domain.errors import DeviceError
 from engine.problem.imports import without_collections
+from engine.trial.judge.host_client import EarlyHosts
 from engine.trial.shared.cuda import driver
 
 
-def create_context(channel: int, index: int) -> None:
-    """Create the context of ``cuda:index`` when the first request arrives on ``channel``, which is not read."""
-    with contextlib.suppress(OSError, DeviceError):  # the first request for the device says what is wrong
-        with socket.socket(fileno=os.dup(channel)) as peeked:
-            wanted = bool(peeked.recv(1, socket.MSG_PEEK))
-        if wanted:
+def begin(channel: int, index: int, hosts: EarlyHosts | None) -> None:
+    """Start ``hosts`` and create the context of ``cuda:index`` when a request arrives on ``channel``, which is not read."""
+    wanted = False
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(channel)) as peeked:
+        wanted = bool(peeked.recv(1, socket.MSG_PEEK))
+    if hosts is not None:
+        hosts.launch(wanted=wanted)
+    if wanted:
+        with contextlib.suppress(DeviceError):  # the first request for the device says what is wrong
             driver.Context.open(index)
 
 
 def main() -> None:
     """Serve the engine on the inherited socket."""
-    kind, _, index = sys.argv[-1].partition(":")
+    supervised, device = sys.argv[2] == "supervised", sys.argv[4]
+    kind, _, index = device.partition(":")
+    supervisor = socket.socket(fileno=int(sys.argv[3])) if supervised else None
+    hosts = EarlyHosts(device, supervisor) if supervisor is not None and sys.argv[5:] == [HOSTS] and kind == "cuda" else None
     if kind == "cuda":
-        threading.Thread(target=create_context, args=(int(sys.argv[1]), int(index or 0)), daemon=True).start()
+        threading.Thread(target=begin, args=(int(sys.argv[1]), int(index or 0), hosts), daemon=True).start()
     with without_collections():
         from engine.trial.judge import server
 
     try:
-        server.main()
+        server.main(supervisor, hosts)
     except SystemExit:
         pass  # of a signal's handler, or of a reference
     except BaseException:
         traceback.print_exc()
         _end(1)
     _end(0)
+
+
+HOSTS = "hosts"
+"""The last argument if hosts are needed as soon as the judge is."""
 
 
 def _end(status: int) -> NoReturn:

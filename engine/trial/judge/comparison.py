@@ -14,13 +14,14 @@ Integers and booleans are compared exactly.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
-from engine.trial.judge.blocks import Moments, in_blocks, moments, read_rows
+from engine.trial.judge.blocks import Blocks, Moments, in_blocks, moments, read_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ def _compare_one(output: torch.Tensor, reference: torch.Tensor, name: str, undec
         return Errors(0.0, 0.0, float(wrong > 0), flaw)
     if output.dtype.is_complex:
         return _compare_one(torch.view_as_real(output), torch.view_as_real(reference.to(torch.complex128)), name)
-    errors = errors_of(lambda: in_blocks(output, reference))  # type: ignore[arg-type, return-value]
+    pairs: Pairs = lambda: in_blocks(output, reference)  # type: ignore[assignment, return-value]  # noqa: E731
+    errors = errors_of(pairs, remembered_moments(reference, lambda: (right for _, right in pairs())))
     if errors.finite or (_finite_sum(output) and _finite_sum(reference)):
         return errors
     if flaw := _mask_flaw(output, reference, name):
@@ -104,9 +106,32 @@ def finite_pairs(output: torch.Tensor, reference: torch.Tensor) -> Iterator[tupl
         yield mine[both], right[both]
 
 
-def errors_of(pairs: Pairs) -> Errors:
-    """Errors of finite elements, block by block."""
-    found = moments(right for _, right in pairs())
+_remembered: MutableMapping[torch.Tensor, tuple[int, Moments]] = WeakIdKeyDictionary()
+"""Tensor → its version and its moments: one expected output is compared with several others."""
+
+
+def remembered_moments(tensor: torch.Tensor, blocks: Blocks) -> Moments:
+    """The moments of a tensor with these ``blocks``. They are computed once, as long as nothing is written to it."""
+    if tensor.is_inference():  # its version is not counted
+        return moments(blocks())
+    version, found = _remembered.get(tensor, (-1, Moments()))
+    if version != tensor._version:
+        found = moments(blocks())
+        _remembered[tensor] = tensor._version, found
+    return found
+
+
+def finite_moments(tensor: torch.Tensor) -> Moments:
+    """The moments of a tensor's finite elements."""
+    found = remembered_moments(tensor, lambda: (block for (block,) in in_blocks(tensor)))
+    if math.isfinite(found.square):
+        return found
+    return moments(block[torch.isfinite(block)] for (block,) in in_blocks(tensor))
+
+
+def errors_of(pairs: Pairs, known: Moments | None = None) -> Errors:
+    """Errors of finite elements, block by block; ``known``: the moments of the expected ones."""
+    found = known or moments(right for _, right in pairs())
     if not found.count:
         return NO_ERROR
     unit = spread_of(found) or found.rms
@@ -144,7 +169,7 @@ def _differing(output: torch.Tensor, reference: torch.Tensor, undecided: torch.T
 
 def spread(reference: torch.Tensor) -> float:
     """rms(r−mean(r)) of finite numbers; 0 if negligible relative to rms(r)."""
-    return spread_of(moments(block for (block,) in in_blocks(reference)))
+    return spread_of(remembered_moments(reference, lambda: (block for (block,) in in_blocks(reference))))
 
 
 def spread_of(found: Moments) -> float:

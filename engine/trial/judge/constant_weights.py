@@ -48,6 +48,11 @@ class ConstantWeights:
         doubts = tuple(f"not corroborated: {caveat}" for one in candidates if (caveat := self.caveat(one)))
         return replace(found, corroborated=False, doubts=found.doubts + doubts) if doubts else found
 
+    def renew(self, bed: TestBed, *candidates: Candidate, scalars: bool = False) -> None:
+        """Fresh weights on ``bed`` for these kernels; with ``scalars``, modules are also called with other ones."""
+        modules = any(one.contract == "module" for one in candidates)
+        bed.new_model(varied=self.varied(*candidates), scalars=scalars and modules, constructed=modules)
+
     def settle(self, bed: TestBed, runner: RunnerClient, candidate: Candidate, reload: Callable[[], None]) -> None:
         """Call a loaded module once with constants varied, and if it is wrong, ``reload`` it and call it without.
 

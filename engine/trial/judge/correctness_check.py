@@ -14,10 +14,10 @@ from engine.domain.model import PrecisionClass, Role
 from engine.domain.preparation import CorrectnessCheck, TrivialModel
 from engine.problem.reference import Reference
 from engine.problem.values import equal_values, tensors
-from engine.trial.judge.blocks import Moments, in_blocks, moments
+from engine.trial.judge.blocks import Moments
 from engine.trial.judge.calibration import Calibration
 from engine.trial.judge.cases import Case, default_class, fresh_seed, make_case, output_dtype, output_names
-from engine.trial.judge.comparison import spread_of
+from engine.trial.judge.comparison import finite_moments, spread_of
 from engine.trial.judge.format_check import refuses
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.tolerance import FACTORS, Policy
@@ -87,15 +87,14 @@ def _eager_or_exact(reference: Reference, case: Case, policy: Policy) -> Sequenc
 
 def _constant(expected: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The mean of the right output, or of another one where it is constant itself."""
-    found = _finite_moments(expected)
-    typical = _typical(expected, found) if spread_of(found) else _typical(other, _finite_moments(other))
+    found = _real_moments(expected)
+    typical = _typical(expected, found) if spread_of(found) else _typical(other, _real_moments(other))
     value = torch.tensor(typical, dtype=torch.float64, device=expected.device)
     return value.to(dtype).expand(expected.shape).contiguous()
 
 
-def _finite_moments(tensor: torch.Tensor) -> Moments:
-    real = tensor.real if tensor.is_complex() else tensor
-    return moments(block[torch.isfinite(block)] for (block,) in in_blocks(real))
+def _real_moments(tensor: torch.Tensor) -> Moments:
+    return finite_moments(tensor.real if tensor.is_complex() else tensor)
 
 
 def _typical(tensor: torch.Tensor, found: Moments) -> float:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -200,6 +201,36 @@ class Host:
         _kill(process)
         if process.stderr is not None:
             process.stderr.close()
+
+
+class EarlyHosts:
+    """The hosts that every session on a GPU needs, started while the judge imports torch: they import it too."""
+
+    COUNT = 3
+
+    def __init__(self, device: str, supervisor: socket.socket) -> None:
+        self._hosts = [Host(device, cores(), confined=True, supervisor=supervisor) for _ in range(self.COUNT)]
+        self._decided = threading.Event()
+
+    def launch(self, *, wanted: bool) -> None:
+        """Start them from the thread that this is called in, if they are ``wanted``. What fails is started again later."""
+        try:
+            with contextlib.suppress(SandboxError):
+                for host in self._hosts if wanted else ():
+                    host.launch()
+        finally:
+            self._decided.set()
+
+    def take(self) -> Sequence[Host]:
+        """The hosts, once: for the first problem. Waits until they have been started."""
+        self._decided.wait()
+        hosts, self._hosts = self._hosts, []
+        return hosts
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def _kill(process: subprocess.Popen[bytes] | HostProcess) -> None:

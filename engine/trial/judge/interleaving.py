@@ -224,8 +224,8 @@ class _PairRun:
         return self._take(self._contest.judged_alone(), self._order(slot), self._alone_turns)[1]
 
     def _is_audit(self) -> bool:
-        """Whether the device is not held in the next call, for comparison."""
-        return self._holds and _AUDITED * len(self._audits) < len(self._rows) - self._warm_up
+        """Whether the device is not held in the next call, for comparison. Baselines are trusted."""
+        return self._holds and bool(self._contest.judged) and _AUDITED * len(self._audits) < len(self._rows) - self._warm_up
 
     def _order(self, slot: int) -> RunKernel:
         held = self._holds and not self._is_audit()

@@ -28,6 +28,7 @@ from engine.trial.judge import conditions, devices, roofline, stopping
 from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.contention import ContentionMonitor, OtherWork
 from engine.trial.judge.failures import TrialFailed
+from engine.trial.judge.host_client import Host
 from engine.trial.judge.interleaving import HOT, CacheFlush, Contestants, PairSetup, Probe
 from engine.trial.judge.memory_room import needs_of
 from engine.trial.judge.process_pairs import ProcessPairs
@@ -61,11 +62,16 @@ _SLOTS = 8
 class Judge:
     """One problem on trial. Created for an ``OpenRequest``. Raises ProblemError or DeviceError."""
 
-    def __init__(self, opened: OpenRequest, supervisor: socket.socket | None = None, say: Say = lambda _: None) -> None:
-        """``supervisor`` starts the hosts if this process runs in the trial's sandbox."""
+    def __init__(
+        self, opened: OpenRequest, supervisor: socket.socket | None = None, say: Say = lambda _: None,
+        hosts: Sequence[Host] = (),
+    ) -> None:  # fmt: skip
+        """``supervisor`` starts the hosts if this process runs in the trial's sandbox; ``hosts`` were started before."""
         self._opened = opened
         self.device = devices.describe(opened.device)
-        self._pool = ProcessPool(opened.problem, self.device, cold=opened.cold, confined=opened.confined, supervisor=supervisor)
+        self._pool = ProcessPool(
+            opened.problem, self.device, cold=opened.cold, confined=opened.confined, supervisor=supervisor, hosts=hosts
+        )
         each = opened.each()
         if opened.prepares:
             self._pool.launch()  # the hosts import torch while the problem is loaded

@@ -96,14 +96,15 @@ def plans_for(
     """
     needs, room = needs_of(reference), room_on(device, limit)
     found = plans(needs, room, processes)
-    if runs and is_short_of_memory(found) and (rows := _independent_rows(reference)):
-        found = plans(replace(needs, rows=rows), room, processes)
+    if runs and is_short_of_memory(found):
+        found = plans(replace(needs, rows=independent_rows(reference)), room, processes)
     return WorkloadMemory(reference.workload.name, needs, room, found)
 
 
-def _independent_rows(reference: Reference) -> int:
+def independent_rows(reference: Reference) -> int:
+    """Rows of its arguments that the reference treats independently, so that float64 can run in slices; 1: none. Runs it."""
     try:
         rows = reference.independent_rows(MOST_SLICES)
     except ProblemError:  # memory runs out at its first call, too
-        return 0
-    return rows.count if rows is not None else 0
+        return 1
+    return rows.count if rows is not None else 1

@@ -69,7 +69,7 @@ class ProcessPairs:
             with self._turn(trial):
                 bed = trial.bed()
                 if any(runner.loaded_for is not bed for runner in runners.values()):
-                    bed.new_model(varied=self._weights.varied(*judged.values()))
+                    self._weights.renew(bed, *judged.values())
                     for name, runner in runners.items():
                         with blaming(name):
                             trial.load(runner, built[name][place])
@@ -92,7 +92,7 @@ class ProcessPairs:
         self._settle_weights(judged)
         trial = self._trials[place]
         bed = trial.bed()
-        bed.new_model(varied=self._weights.varied(*judged.values()))
+        self._weights.renew(bed, *judged.values())
         rows = [{name: stack.enter_context(self._pool.kernel(rival=name == OTHER)) for name in judged} for _ in numbers]
         with self._turn(trial):
             for row in rows:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from engine.domain.memory_plan import MemoryPlan
 from engine.domain.model import Device, Problem
 from engine.problem.values import map_arguments
 from engine.trial.judge.gate import DeviceGate
-from engine.trial.judge.host_client import Host
+from engine.trial.judge.host_client import Host, cores
 from engine.trial.judge.input_dump import call_template, construction_arguments
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.test_bed import TestBed
@@ -29,6 +30,8 @@ LOAD_S = 120.0
 """Seconds that loading an artefact may take."""
 CALL_S = 20.0
 """Seconds that one call may take."""
+_AT_A_TIME = 2
+"""Processes of baselines in one pair of the ranking one against itself."""
 _COMPILE_S = 600.0
 """Seconds that the first call of a ``compile`` baseline may take."""
 
@@ -37,14 +40,16 @@ class ProcessPool:
     """The hosts of one judge."""
 
     def __init__(
-        self, problem: Problem, device: Device, *, cold: bool, confined: bool, supervisor: socket.socket | None = None
-    ) -> None:
+        self, problem: Problem, device: Device, *, cold: bool, confined: bool, supervisor: socket.socket | None = None,
+        hosts: Sequence[Host] = (),
+    ) -> None:  # fmt: skip
+        """``hosts``: those that every session needs, if they were started before."""
         self._problem = problem
         self._device = device
         self._cold = cold
-        self._candidate_host, self._rival_host, self._baseline_host, self._null_host = (
-            Host(device.label, device.units, confined=confined, supervisor=supervisor) for _ in range(4)
-        )
+        self._threads = device.units if device.kind == "cpu" else cores()
+        new = (Host(device.label, self._threads, confined=confined, supervisor=supervisor) for _ in range(4))
+        self._candidate_host, self._baseline_host, self._null_host, self._rival_host = islice(chain(hosts, new), 4)
         self._null_runners: dict[str, RunnerClient] = {}
         self._baseline_runners: dict[tuple[str, int], RunnerClient] = {}
         self._prestarted: list[RunnerClient] = []
@@ -54,11 +59,13 @@ class ProcessPool:
         self._stopwatch_code = b""
         self._reads_memory: bool | None = None
         self._keeps_processes = True
+        self._baselines_ahead = self._pairs_ahead = 0
         self._warm_bytes = 0
 
     def use(self, plan: MemoryPlan) -> None:
         """Keep to a memory plan from now on."""
         self._keeps_processes, self._warm_bytes = plan.keeps_processes, plan.warm_bytes
+        self._baselines_ahead, self._pairs_ahead = plan.baselines_ahead, plan.pairs_ahead
 
     @property
     def keeps_processes(self) -> bool:
@@ -108,9 +115,18 @@ class ProcessPool:
         """
         return {name: self._kept_runner(bed, name, pair) for name in names}
 
-    def start_baselines(self, name: str, pairs: int) -> None:
-        """Start a baseline's runners for so many pairs without waiting, and load nothing: a kernel is being checked."""
-        for pair in range(pairs):
+    def start_baselines(self, name: str, pairs: int, *, checking: bool = False) -> None:
+        """Start a baseline's runners for so many pairs without waiting, and load nothing; as many as the memory plan allows.
+
+        ``checking``: while a kernel is being checked, which takes memory too.
+        """
+        most = 1 + 2 * self._pairs_ahead if checking else _AT_A_TIME + self._baselines_ahead
+        for pair in range(pairs if self._keeps_processes else min(pairs, most)):
+            self._started_runner(name, pair)
+
+    def start_next_baselines(self, name: str) -> None:
+        """The same for the pairs after a kernel's screen, where the memory plan ends the processes of each pair."""
+        for pair in range(1, 1 + self._pairs_ahead):
             self._started_runner(name, pair)
 
     def _started_runner(self, name: str, pair: int) -> RunnerClient:
@@ -126,12 +142,20 @@ class ProcessPool:
             self._load_baseline(runner, bed, name)
         return runner
 
-    def end_pair(self) -> None:
-        """End the baselines' runners of a pair, where the memory plan does not keep them."""
-        if not self._keeps_processes:
-            for runner in self._baseline_runners.values():
-                runner.close()
-            self._baseline_runners.clear()
+    def end_pair(self, spared: tuple[str, int] | None = None) -> None:
+        """End the baselines' runners of a pair, where the memory plan does not keep them.
+
+        ``spared``: a baseline and the pair to come in which its runner takes part again.
+        """
+        if self._keeps_processes:
+            return
+        for key in [key for key, runner in self._baseline_runners.items() if runner.loaded_for is not None and key != spared]:
+            self._baseline_runners.pop(key).close()
+
+    def keep_for_screen(self, name: str, pair: int) -> None:
+        """Use a baseline's runner of this pair in the first one of the next kernel, where pairs' runners are ended."""
+        if not self._keeps_processes and (name, 0) not in self._baseline_runners:
+            self._baseline_runners[name, 0] = self._baseline_runners.pop((name, pair))
 
     def _load_baseline(self, runner: RunnerClient, bed: TestBed, name: str) -> None:
         load, fds = self._load(
@@ -147,9 +171,8 @@ class ProcessPool:
 
         They serve one kernel only, because they share its PID namespace.
         """
-        if not self._keeps_processes:
-            return
-        if not self._prestarted:
+        kernels = kernels if self._keeps_processes else min(kernels, self._pairs_ahead)
+        if kernels and not self._prestarted:
             self._prestarted_unused = True
         while len(self._prestarted) < kernels:
             self._prestarted.append(RunnerClient(self._candidate_host, seconds=CALL_S))
@@ -180,7 +203,7 @@ class ProcessPool:
         runner.loaded_for = bed
 
     def null_runners(self, bed: TestBed, contracts: Mapping[str, str]) -> dict[str, RunnerClient]:
-        """The null runners of these judged kernels' paths, by name; of the baselines' if there are none.
+        """The null runners of these judged kernels' paths, by name; a module's if there are none. They load until ``stand_by``.
 
         A null runner makes an empty call on the same path and is frozen between calls like a kernel's: it shows what a call
         costs.
@@ -199,8 +222,7 @@ class ProcessPool:
         runner = self._null_runners[path]
         if runner.loaded_for is not bed:
             load, fds = self._load(runner, bed, contract="null", baseline=path)
-            runner.load(load, fds)
-            runner.wait_ready(LOAD_S)
+            runner.warm(load, fds)
             runner.loaded_for = bed
         return runner
 
@@ -213,6 +235,7 @@ class ProcessPool:
     def _can_read_memory(self, bed: TestBed) -> bool:
         self._reads_memory = True
         runner = self.null_runners(bed, {})[null_name("module", {})]
+        runner.stand_by()
         runner.call(RunKernel(0))
         try:
             if runner.delivered is not None:
@@ -255,7 +278,7 @@ class ProcessPool:
         gate, gate_fds = self._gate(runner, contract)
         load = LoadKernel(
             contract=contract, gate=gate, device=self._device.label,
-            slots=bed.layout.slots, inputs=inputs, outputs=outputs, threads=self._device.units,
+            slots=bed.layout.slots, inputs=inputs, outputs=outputs, threads=self._threads,
             init_seed=bed.init_seed, varied_constants=bed.varied_constants, stateful=bed.reference.stateful,
             copies_outputs=copies_outputs, cold=self._cold, stopwatch=self._stopwatch(),
             warm_bytes=self._warm_bytes, **more,

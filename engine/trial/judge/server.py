@@ -1,7 +1,7 @@
 """The judge as a process, which serves the engine on an inherited socket. Imports torch.
 
-``python -m engine.trial.judge FD supervised SOCKET DEVICE`` runs in a sandbox, with a socket to its supervisor. Without one
-the arguments are ``FD engine PID DEVICE``, with the engine's process id.
+``python -m engine.trial.judge FD supervised SOCKET DEVICE [hosts]`` runs in a sandbox, with a socket to its supervisor. Without
+one the arguments are ``FD engine PID DEVICE``, with the engine's process id. ``hosts``: a problem will be prepared.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -29,6 +30,7 @@ from engine.trial.channel import Channel, ChannelClosed
 from engine.trial.judge import devices, roofline
 from engine.trial.judge.cases import fresh_seed
 from engine.trial.judge.failures import TrialFailed
+from engine.trial.judge.host_client import EarlyHosts
 from engine.trial.judge.input_dump import call_template, construction_arguments, dump_inputs
 from engine.trial.judge.judge import Judge
 from engine.trial.messages import Message
@@ -41,15 +43,12 @@ _STEP_S = 600
 """Seconds that the reference may take to be read, to make its inputs or its model, or for one forward."""
 
 
-def main() -> None:
+def main(supervisor: socket.socket | None, hosts: EarlyHosts | None) -> None:
     """Answer requests until the engine closes the channel, then end every process that was started.
 
-    If the engine dies, this process is killed, even while a reference computes.
+    If the engine dies, this process is killed, even while a reference computes. ``hosts`` are for the first problem.
     """
-    supervisor = None
-    if sys.argv[2] == "supervised":
-        supervisor = socket.socket(fileno=int(sys.argv[3]))
-    else:
+    if supervisor is None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != int(sys.argv[3]):  # the engine died while torch was being imported
             return
@@ -67,7 +66,7 @@ def main() -> None:
             if supervisor is not None and judge is None:
                 _limit_resources(request)
             try:
-                judge, reply = _answer(judge, request, channel, fds, supervisor)
+                judge, reply = _answer(judge, request, channel, fds, _Trial(supervisor, hosts))
             finally:
                 for fd in fds:
                     os.close(fd)
@@ -96,8 +95,16 @@ def _limit_resources(request: p.Request) -> None:
         resource.setrlimit(what, (ceiling, ceiling))
 
 
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """What was started with this process."""
+
+    supervisor: socket.socket | None
+    hosts: EarlyHosts | None
+
+
 def _answer(
-    judge: Judge | None, request: p.Request, channel: Channel, fds: list[int], supervisor: socket.socket | None
+    judge: Judge | None, request: p.Request, channel: Channel, fds: list[int], trial: _Trial
 ) -> tuple[Judge | None, Message]:
     def say(text: str) -> None:
         channel.send(p.JudgeProgress(text))
@@ -106,7 +113,7 @@ def _answer(
         if isinstance(request, p.DeviceRequest | p.PeaksRequest):
             return judge, _about_device(request)
         if isinstance(request, p.OpenRequest):
-            return _opened(judge, request, supervisor, say)
+            return _opened(judge, request, trial, say)
         assert judge is not None
         match request:
             case p.PrepareRequest():
@@ -146,13 +153,14 @@ def _tried(
 
 
 def _opened(
-    earlier: Judge | None, request: p.OpenRequest, supervisor: socket.socket | None, say: Callable[[str], None]
+    earlier: Judge | None, request: p.OpenRequest, trial: _Trial, say: Callable[[str], None]
 ) -> tuple[Judge | None, Message]:
     if earlier is not None:
         earlier.close()
     with without_collections():
         importlib.import_module("torch._dynamo.config")  # fake tensors, on which the reference is traced, import it
-    judge = Judge(request, supervisor, say)
+    started = trial.hosts.take() if trial.hosts is not None else ()
+    judge = Judge(request, trial.supervisor, say, started)
     return judge, p.OpenReply(judge.signatures)
 
 

@@ -99,22 +99,23 @@ class TestBed:
         self._scalar_seed: int | None = None
         self.varied_constants: tuple[tuple[float, int], ...] = ()
         self._keeps_inputs = plan.keeps_inputs or not _redraws(reference)
-        self.new_model()
+        self.new_model(constructed=False)
         if any(o.role is Role.INPUT and not getattr(torch, o.dtype).is_floating_point for o in self.signature.operands):
             self.refill(0)  # baselines are called once before a slot is filled; integers may be indices
 
-    def new_model(self, *, varied: bool = True, scalars: bool = False) -> None:
+    def new_model(self, *, varied: bool = True, scalars: bool = False, constructed: bool = True) -> None:
         """Fresh weights from a fresh seed, and intact guard regions, for the next process.
 
-        Modules get the seed of the weights, because they construct their own. Seeds of inputs never leave the judge. With
-        ``varied``, parameters and buffers that the constructor fills with one number vary; with ``scalars``, floating-point
-        scalars among the arguments of ``forward`` do.
+        Modules get the seed of the weights, because they construct their own; without ``constructed`` none does, and the
+        weights are drawn on the device. Seeds of inputs never leave the judge. With ``varied``, parameters and buffers that the
+        constructor fills with one number vary; with ``scalars``, floating-point scalars among the arguments of ``forward`` do.
         """
         self._guards.fill()
         self.init_seed = fresh_seed()
         self._scalar_seed = fresh_seed() if scalars else None
         self.varied_constants = tuple(sorted(self.reference.constants)) if varied else ()
-        self._model = self.reference.judged_model(self.init_seed) if varied else self.reference.model(self.init_seed)
+        draw = self.reference.judged_model if varied else self.reference.model
+        self._model = draw(self.init_seed, sample=not constructed)
         weights = self.reference.arguments(self._model, ())
         for row in self.layout.slots:
             held = [s for s in row if s.role in (Role.PARAMETER.value, Role.BUFFER.value)]

@@ -15,7 +15,7 @@ from engine.problem.loading import is_out_of_memory
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import Calibration
 from engine.trial.judge.known_calibrations import KnownCalibrations
-from engine.trial.judge.memory_room import plans_for
+from engine.trial.judge.memory_room import independent_rows, plans_for
 from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.protocol import OpenRequest
@@ -121,6 +121,8 @@ class TestBeds:
         """The bed of a hold-out shape, calibrated at first use."""
         reference = next(r for r in self._holdouts if r.workload.settings == workload.settings)
         if reference not in self._beds:
+            if self.plan.exact_slices > 1 and reference.exact_slices == 1 and independent_rows(reference) > 1:
+                reference.exact_slices = self.plan.exact_slices
             calibration = self._holdout_calibrations.get(reference)
             calibration = calibration or self.calibrations.of_holdout(reference, self.main().calibration)
             self._holdout_calibrations[reference] = calibration

@@ -171,7 +171,7 @@ class WorkloadTrial:
         """The correctness checks of ``verify``, which need neither baselines nor ceilings. Raises TrialFailed."""
         self._checked = None
         bed = self.bed()
-        bed.new_model(varied=self._tools.weights.varied(candidate), scalars=candidate.contract == "module")
+        self._tools.weights.renew(bed, candidate, scalars=True)
         self.load(runner, candidate)
         self.baselines.start_ahead()
         self._tools.weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
@@ -188,7 +188,7 @@ class WorkloadTrial:
         bed, pool, weights = self.bed(), self._tools.pool, self._tools.weights
         earlier, self._checked = self._checked, None
         known = earlier[1] if earlier is not None and earlier[0] == candidate else None
-        bed.new_model(varied=weights.varied(candidate), scalars=candidate.contract == "module")
+        weights.renew(bed, candidate, scalars=True)
         contracts = {KERNEL: candidate.contract}
         pool.prestart(prestarted)
         pool.start_null_runners(contracts)
@@ -299,7 +299,7 @@ class WorkloadTrial:
         for built in candidate.holdouts:
             say(f"hold-out shape {shape_text(built.workload)}")
             bed = self.beds.holdout(built.workload)
-            bed.new_model(varied=self._tools.weights.varied(candidate), scalars=candidate.contract == "module")
+            self._tools.weights.renew(bed, candidate, scalars=True)
             tally = CheckTally()
             try:
                 self._tools.pool.load_kernel(runner, bed, candidate, built)
