@@ -25,6 +25,8 @@ _SMALL = GIB
 """Operands up to this many bytes are not saved on a GPU while everything takes at most half of the room: a process takes half a
 GiB by itself, so no setting keeps such a problem within six times its operands, and frugal ones start them for each pair."""
 _MOST_DIVISOR = 1 << 20
+_LOCKED = 2
+"""Page-locked memory of the host is allocated in powers of two."""
 _HOLDOUT_SLOTS = 2
 MOST_SLICES = 32
 """Slices of the rows for float64: with more of them less memory is saved than each call costs."""
@@ -279,7 +281,7 @@ def _sized(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: Tr
         plan = replace(plan, baselines_ahead=min(SAME_PAIRS - 1, spare["baselines"]), pairs_ahead=ahead)
     host = 0
     if not room.shared:
-        copies = needs.outputs * plan.slots if plan.copies_on_host else 0
+        copies = _LOCKED * needs.outputs * plan.slots if plan.copies_on_host else 0
         exact = needs.exact_peak if plan.exact_on_host else 0
         host = int(_SLACK * (copies + exact))
     return replace(

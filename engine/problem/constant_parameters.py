@@ -60,8 +60,8 @@ class _Variation:
         number = _constant_of(tensor)
         if tensor is None or number is None or (number, tensor.numel()) not in self.constants:
             return
-        generator = torch.Generator().manual_seed(hash((self.seed, number, tensor.numel())) % _SEEDS)
-        draws = torch.rand(tensor.numel(), generator=generator, dtype=torch.float64) * 2 - 1
+        generator = torch.Generator(tensor.device).manual_seed(hash((self.seed, number, tensor.numel())) % _SEEDS)
+        draws = torch.rand(tensor.numel(), generator=generator, dtype=torch.float64, device=tensor.device) * 2 - 1
         values = number * (1 + _SHARE * draws) if number else _AROUND_ZERO * draws
         with torch.no_grad(), contextlib.suppress(RuntimeError):  # elements that share memory, as of expand(), stay
             tensor.copy_(values.reshape(tensor.shape))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import CellType, FunctionType
 from typing import Any
 
@@ -70,19 +70,26 @@ def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-class _NoNarrowing(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Operators with a ``dtype`` of float32 or narrower return float64 instead."""
+class _InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Operators with a ``dtype`` of float32 or narrower return float64 instead. On a GPU torch's own convolutions run.
+
+    cuDNN takes half a minute for some transposed convolutions of float64 for which torch's matrix products take a tenth of a
+    second (H200). Where those lack memory, cuDNN's run.
+    """
 
     def __torch_dispatch__(
         self,
         func: Any,
         types: Sequence[type],
-        args: Sequence[object] = (),
+        args: Sequence[Any] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         given = dict(kwargs or {})
         if given.get("dtype") in _NARROW:
             given["dtype"] = torch.float64
+        if func is torch.ops.aten.convolution.default and args[0].is_cuda:
+            with suppress(torch.OutOfMemoryError), torch.backends.cudnn.flags(enabled=False):
+                return func(*args, **given)
         return func(*args, **given)
 
 
@@ -92,7 +99,7 @@ def float64_arithmetic() -> Iterator[None]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _NoNarrowing():  # type: ignore[no-untyped-call]
+        with _InFloat64():  # type: ignore[no-untyped-call]
             yield
     finally:
         torch.set_default_dtype(before)

@@ -24,6 +24,7 @@ from engine.problem.constant_parameters import Constant, constants_of, varied_co
 from engine.problem.fake_conversion import convertible_modules
 from engine.problem.formats.declared import check_outputs
 from engine.problem.forward_outputs import ForwardOutputs
+from engine.problem.large_draws import drawn_on
 from engine.problem.loading import Construction, LoadedReference, is_out_of_memory, torch_device
 from engine.problem.model_state import ModelState
 from engine.problem.operands import model_tensors, named_constants, named_operands
@@ -129,14 +130,15 @@ class Reference:
 
         A ``sample`` has others of the same distributions, which a GPU draws faster: for what no kernel's module must reproduce.
         """
-        with seeded(seed, self.device):
+        with seeded(seed, self.device), drawn_on(self.device, seed):
             return self._loaded.make_model(self.device, there=sample)
 
     def judged_model(self, seed: int, *, sample: bool = False) -> nn.Module:
         """``model``, with its constant parameters and buffers varied (see ``constant_parameters``)."""
         if not self.constants:
             return self.model(seed, sample=sample)
-        with seeded(seed, self.device), varied_constants(seed, self.constants) as finish:
+        varied = varied_constants(seed, self.constants)
+        with seeded(seed, self.device), drawn_on(self.device, seed), varied as finish:
             model = self._loaded.make_model(self.device, there=sample)
             finish(model)
             return model

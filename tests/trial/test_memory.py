@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -255,3 +256,12 @@ def test_needs_are_counted_without_taking_memory() -> None:
     assert needs.operands > 16e12
     assert isinstance(devices.describe("cpu"), Device)
     assert replace(FRUGAL, slots=2).holdout_slots == 2
+
+
+def test_a_kernel_gets_no_process_that_has_ended() -> None:
+    """A prestarted process may have died with its host, or while its context was created."""
+    device = devices.describe("cpu")
+    pool = ProcessPool(catalog.find("softmax"), device, cold=True, confined=False)
+    living, ended = SimpleNamespace(alive=True), SimpleNamespace(alive=False)
+    pool._prestarted += [living, ended, ended]  # type: ignore[list-item]
+    assert pool.kernel() is living  # type: ignore[comparison-overlap]

@@ -101,8 +101,9 @@ class ProcessPool:
 
     def kernel(self, *, rival: bool = False) -> RunnerClient:
         """A fresh runner for a kernel: a prestarted or a new one."""
-        if not rival and self._prestarted:
-            return self._prestarted.pop()
+        while not rival and self._prestarted:
+            if (started := self._prestarted.pop()).alive:
+                return started
         if rival:
             return RunnerClient(self._rival_host, seconds=CALL_S, party=OTHER)
         return RunnerClient(self._candidate_host, seconds=CALL_S)

@@ -23,6 +23,7 @@ from torch import nn
 
 from engine.domain.model import Problem, Role, Workload
 from engine.problem.constant_parameters import varied_constants
+from engine.problem.large_draws import drawn_on
 from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
 from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel
@@ -53,7 +54,9 @@ def construct_module(load: LoadKernel) -> nn.Module:
     if not isinstance(factory, type):
         raise OutputError("the module defines no class ModelNew")
     args, kwargs = (decode_value(part) for part in load.scalars[:2])
-    with seeded(load.init_seed, torch.device("cpu")), varied_constants(load.init_seed, load.varied_constants) as finish:
+    drawn = drawn_on(torch.device(load.device), load.init_seed)
+    varied = varied_constants(load.init_seed, load.varied_constants)
+    with seeded(load.init_seed, torch.device("cpu")), drawn, varied as finish:
         model = factory(*args, **kwargs)
         if not isinstance(model, nn.Module):
             raise OutputError("ModelNew is not a torch.nn.Module")

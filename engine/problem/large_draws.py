@@ -1,0 +1,59 @@
+"""Draws large random tensors of the CPU on a GPU, which takes a hundredth of the time. Imports torch.
+
+A model is constructed on the CPU, as KernelBench does it, by the judge and by a kernel's module alike, for every process anew.
+One linear layer of 16384 x 16384 takes a CPU 1.5 s to initialise. Both sides draw with the same generator in the same order, so
+they get the same numbers; the tensors stay on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+LEAST = 1 << 20
+"""Elements from which a tensor is drawn on the device."""
+_SEEDS = 2**63
+_aten = torch.ops.aten
+_FILLS = frozenset({_aten.uniform_.default, _aten.normal_.default})
+_MAKES: Mapping[object, Callable[..., Tensor]] = {_aten.rand.default: Tensor.uniform_, _aten.randn.default: Tensor.normal_}
+
+
+class _OnDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """``uniform_``, ``normal_``, ``rand`` and ``randn`` of large CPU tensors, without a generator of the caller's."""
+
+    def __init__(self, device: torch.device, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._generator = torch.Generator(device).manual_seed(seed % _SEEDS)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> object:
+        given = dict(kwargs or {})
+        if func in _FILLS and given.get("generator") is None and self._takes(args[0]):
+            drawn = torch.empty(args[0].shape, dtype=args[0].dtype, device=self._generator.device)
+            return args[0].copy_(func(drawn, *args[1:], **{**given, "generator": self._generator}))
+        if func not in _MAKES:
+            return func(*args, **given)
+        empty = _aten.empty.memory_format(*args, **given)
+        if not self._takes(empty):
+            return func(*args, **given)
+        drawn = torch.empty(empty.shape, dtype=empty.dtype, device=self._generator.device)
+        return empty.copy_(_MAKES[func](drawn, generator=self._generator))
+
+    def _takes(self, tensor: Tensor) -> bool:
+        return tensor.device.type == "cpu" and tensor.is_floating_point() and tensor.numel() >= LEAST
+
+
+@contextmanager
+def drawn_on(device: torch.device, seed: int) -> Iterator[None]:
+    """Within: large random tensors of the CPU are drawn on ``device``, the same for the same seed. A CPU changes nothing."""
+    if device.type == "cpu":
+        yield
+        return
+    with _OnDevice(device, seed):
+        yield

@@ -1,0 +1,100 @@
+"""What the judge computes on a GPU by another way than torch's default: float64 convolutions and large weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from engine.domain.model import Problem, Workload
+from engine.problem.reference import Reference
+
+pytestmark = pytest.mark.gpu
+
+SOURCE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = {layer}
+
+    def forward(self, x):
+        return self.layer(x)
+
+def get_inputs():
+    return [torch.rand({shape})]
+
+def get_init_inputs():
+    return []
+"""
+LAYERS = {
+    "1d": ("nn.Conv1d(8, 12, 5, stride=2, dilation=3)", "4, 8, 200"),
+    "2d": ("nn.Conv2d(8, 12, 3, padding=1)", "4, 8, 33, 31"),
+    "2d, dilated, in groups": ("nn.Conv2d(8, 12, 3, dilation=2, groups=4)", "4, 8, 33, 31"),
+    "2d, depthwise": ("nn.Conv2d(8, 8, 3, groups=8)", "4, 8, 33, 31"),
+    "2d, transposed": ("nn.ConvTranspose2d(8, 12, (3, 5), stride=2, output_padding=1)", "4, 8, 17, 13"),
+    "3d": ("nn.Conv3d(4, 6, (3, 5, 2))", "2, 4, 12, 13, 9"),
+    "3d, transposed, in groups": ("nn.ConvTranspose3d(4, 6, 3, stride=2, groups=2)", "2, 4, 6, 7, 5"),
+    "linear": ("nn.Linear(2048, 1536)", "4, 2048"),
+}
+
+
+def reference(layer: str, shape: str, device: str) -> Reference:
+    source = SOURCE.format(layer=layer, shape=shape)
+    workload = Workload("full", {})
+    return Reference(Problem("layer", "", source, "layer", (workload,), {}), workload, device)
+
+
+@pytest.fixture(params=LAYERS)
+def layer(request: pytest.FixtureRequest) -> tuple[str, str]:
+    return LAYERS[request.param]
+
+
+def test_float64_on_the_device_is_that_of_the_host(layer: tuple[str, str]) -> None:
+    import torch
+
+    here = reference(*layer, "cuda:0")
+    model, inputs = here.model(3), here.inputs(4)
+    (exact,) = here.exact(model, inputs).outputs
+    here.exact_on_host = True
+    (right,) = here.exact(model, inputs).outputs
+    assert exact.dtype is torch.float64
+    torch.testing.assert_close(exact.cpu(), right.cpu(), rtol=1e-12, atol=1e-13)
+
+
+def test_cudnn_computes_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from engine.problem.precision import float64_arithmetic
+
+    x, w = (
+        torch.rand(2, 3, 9, 9, dtype=torch.float64, device="cuda"),
+        torch.rand(4, 3, 3, 3, dtype=torch.float64, device="cuda"),
+    )
+    right = torch.nn.functional.conv2d(x, w)
+    flags: list[bool] = []
+    plain: Callable[..., object] = torch.backends.cudnn.flags
+
+    def refused(*, enabled: bool) -> object:
+        flags.append(enabled)
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(torch.backends.cudnn, "flags", refused)
+    with float64_arithmetic():
+        found = torch.nn.functional.conv2d(x, w)
+    monkeypatch.setattr(torch.backends.cudnn, "flags", plain)
+    assert flags == [False]
+    torch.testing.assert_close(found, right)
+
+
+def test_large_weights_are_drawn_alike_and_are_those_of_the_seed() -> None:
+    import torch
+
+    layer = "nn.Linear(2048, 1536)", "4, 2048"
+    one, other = reference(*layer, "cuda:0"), reference(*layer, "cuda:0")
+    first, again, third = one.model(3), other.model(3), one.model(5)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    assert not torch.equal(next(first.parameters()), next(third.parameters()))
+    assert float(next(first.parameters()).abs().max()) <= 2048**-0.5
