@@ -22,16 +22,16 @@ _ARITHMETIC = frozenset(
     "_adaptive_avg_pool3d view reshape _reshape_alias _unsafe_view t transpose permute expand slice select squeeze "
     "unsqueeze clone copy _to_copy detach alias cat stack split split_with_sizes unbind chunk flip roll as_strided unfold "
     "narrow zeros ones zeros_like ones_like empty empty_like full full_like new_zeros new_empty arange scalar_tensor "
-    "constant_pad_nd diag_embed diagonal tril triu eye lift_fresh fill movedim repeat addcmul lerp".split()
+    "pow square prod cumprod var var_mean mse_loss constant_pad_nd diag_embed diagonal tril triu eye lift_fresh fill movedim repeat addcmul lerp".split()
 )
 """Operators, without a trailing underscore, that add, multiply or move elements."""
 _SMOOTH = frozenset(
-    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal pow tanh sinh cosh sigmoid erf erfc sin cos abs silu gelu "
-    "mish softplus softsign log_sigmoid_forward square var var_mean std std_mean norm linalg_vector_norm prod cumprod "
+    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal tanh sinh cosh sigmoid erf erfc sin cos abs silu gelu "
+    "mish softplus softsign log_sigmoid_forward std std_mean norm linalg_vector_norm "
     "logsumexp _softmax _log_softmax native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit "
     "_native_batch_norm_legit_no_training cudnn_batch_norm _fused_rms_norm scaled_dot_product_attention "
     "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
-    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention mse_loss leaky_relu prelu _prelu_kernel "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention leaky_relu prelu _prelu_kernel "
     "native_dropout addcdiv hypot atan".split()
 )
 """Further operators that carry a NaN to their result."""
