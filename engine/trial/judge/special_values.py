@@ -17,12 +17,13 @@ from engine.trial.judge.blocks import in_blocks
 from engine.trial.judge.perturbations import INFINITIES, NANS, SPECIAL
 
 _ARITHMETIC = frozenset(
-    "device add sub rsub mul div neg mm bmm addmm baddbmm addbmm mv addmv dot vdot linear convolution _convolution "
-    "convolution_overrideable mkldnn_convolution sum mean cumsum avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d "
-    "_adaptive_avg_pool3d view reshape _reshape_alias _unsafe_view t transpose permute expand slice select squeeze "
-    "unsqueeze clone copy _to_copy detach alias cat stack split split_with_sizes unbind chunk flip roll as_strided unfold "
-    "narrow zeros ones zeros_like ones_like empty empty_like full full_like new_zeros new_empty arange scalar_tensor "
-    "pow square prod cumprod var var_mean mse_loss constant_pad_nd diag_embed diagonal tril triu eye lift_fresh fill movedim repeat addcmul lerp".split()
+    "device add sub rsub mul div neg mm bmm addmm baddbmm addbmm mv addmv dot vdot linear convolution "
+    "_convolution convolution_overrideable mkldnn_convolution sum mean cumsum avg_pool1d avg_pool2d avg_pool3d "
+    "_adaptive_avg_pool2d _adaptive_avg_pool3d view reshape _reshape_alias _unsafe_view t transpose permute "
+    "expand slice select squeeze unsqueeze clone copy _to_copy detach alias cat stack split split_with_sizes "
+    "unbind chunk flip roll as_strided unfold narrow zeros ones zeros_like ones_like empty empty_like full "
+    "full_like new_zeros new_empty arange scalar_tensor pow square prod cumprod var var_mean mse_loss "
+    "constant_pad_nd diag_embed diagonal tril triu eye lift_fresh fill movedim repeat addcmul lerp".split()
 )
 """Operators, without a trailing underscore, that add, multiply or move elements."""
 _SMOOTH = frozenset(
