@@ -92,8 +92,8 @@ def test_in_a_suite_a_screen_is_repeated_only_for_what_would_quarantine(
     assert samples == asked
 
 
-@pytest.mark.parametrize(("samples", "workloads", "shared"), [(14, 1, 14), (30, 2, 30), (14, 8, 7), (30, 16, 7), (14, 16, 3)])
-def test_a_suite_takes_no_more_calls_than_four_single_workloads(samples: int, workloads: int, shared: int) -> None:
+@pytest.mark.parametrize(("samples", "workloads", "shared"), [(14, 1, 14), (30, 2, 30), (14, 8, 5), (30, 16, 5), (14, 16, 3)])
+def test_a_suite_takes_no_more_calls_than_three_single_workloads(samples: int, workloads: int, shared: int) -> None:
     assert shared_samples(samples, workloads) == shared
 
 

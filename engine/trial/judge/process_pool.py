@@ -54,6 +54,8 @@ class ProcessPool:
         self._baseline_runners: dict[tuple[str, int], RunnerClient] = {}
         self._prestarted: list[RunnerClient] = []
         self._prestarted_unused = False
+        self.keeps_loads = False
+        """Whether trusted runners keep what they have loaded for every workload: their test beds stay."""
         self._frames: dict[int, tuple[object, ...]] = {}
         """By reference: arguments of ``forward`` with empty tensors."""
         self._stopwatch_code = b""
@@ -138,8 +140,9 @@ class ProcessPool:
 
     def _kept_runner(self, bed: TestBed, name: str, pair: int) -> RunnerClient:
         runner = self._started_runner(name, pair)
-        if runner.loaded_for is not bed:
+        if runner.loaded_for is not bed and not runner.switch(bed):
             self._load_baseline(runner, bed, name)
+        runner.loaded_for = bed
         return runner
 
     def end_pair(self, spared: tuple[str, int] | None = None) -> None:
@@ -163,8 +166,7 @@ class ProcessPool:
             settings=dict(bed.reference.workload.settings), attachments=self._problem.attachments,
             scalars=self._module_arguments(bed),
         )  # fmt: skip
-        runner.warm(load, fds)
-        runner.loaded_for = bed
+        runner.warm(load, fds, keep_for=bed if self.keeps_loads else None)
 
     def prestart(self, kernels: int) -> None:
         """Start the runners of the next precise measurement: their contexts are created while the kernel is verified.
@@ -220,10 +222,10 @@ class ProcessPool:
 
     def _null_runner(self, bed: TestBed, path: str) -> RunnerClient:
         runner = self._null_runners[path]
-        if runner.loaded_for is not bed:
+        if runner.loaded_for is not bed and not runner.switch(bed):
             load, fds = self._load(runner, bed, contract="null", baseline=path)
-            runner.warm(load, fds)
-            runner.loaded_for = bed
+            runner.warm(load, fds, keep_for=bed if self.keeps_loads else None)
+        runner.loaded_for = bed
         return runner
 
     def _copies_outputs(self, bed: TestBed) -> bool:
