@@ -49,17 +49,21 @@ def test_a_trusted_runner_goes_on_with_what_it_has_loaded_for_another_workload(m
     reference = Reference(tiny(), tiny().workloads[0])
     pool = ProcessPool(tiny(), device, cold=True, confined=False)
     pool.keeps_loads = True
+    started: set[RunnerClient] = set()
     beds = [test_bed.TestBed(reference, calibrate(reference, "class"), device, slots=slots) for slots in (3, 1)]
     try:
         pool._copies_outputs(beds[0])  # loads one to see whether the judge can read its memory
         loaded.clear()
         for bed in (*beds, *beds):
             runners = [*pool.null_runners(bed, {}).values(), *pool.baselines(bed, ["eager"], 0).values()]
+            started.update(runners)
             pool.stand_by()
             for runner in runners:
                 runner.call(RunKernel(bed.slots - 1))
         assert len(loaded) == 2 * len(beds) - 1, "a null runner and a baseline's on each"
     finally:
+        for runner in started:
+            runner.close()
         pool.close()
         for bed in beds:
             bed.close()
