@@ -122,8 +122,7 @@ def _judge_right_outputs(bed: test_bed.TestBed, reference: Reference, distributi
     """One call, of the model itself in the place of a kernel."""
     bed.refill(0, distribution)
     bed.poison(0)
-    assert bed._model is not None
-    outputs = reference.call(bed._model, bed._given(0))
+    outputs = reference.call(bed.draw_weights(), bed._given(0))
     for lent, output in zip(bed.outputs(0), outputs, strict=True):
         lent.copy_(output)
     del outputs

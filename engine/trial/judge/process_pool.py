@@ -161,6 +161,7 @@ class ProcessPool:
             self._baseline_runners[name, 0] = self._baseline_runners.pop((name, pair))
 
     def _load_baseline(self, runner: RunnerClient, bed: TestBed, name: str) -> None:
+        bed.draw_weights()  # it takes them while it loads
         load, fds = self._load(
             runner, bed, contract="baseline", source=self._problem.reference, filename="reference.py", baseline=name,
             settings=dict(bed.reference.workload.settings), attachments=self._problem.attachments,
@@ -203,6 +204,12 @@ class ProcessPool:
         )  # fmt: skip
         runner.load(load, [*fds, *artefact])
         runner.loaded_for = bed
+
+    def load_and_wait(self, runner: RunnerClient, bed: TestBed, candidate: Candidate, built: WorkloadBinary) -> None:
+        """``load_kernel``, and wait until it is loaded, while the bed's weights are drawn. Raises TrialFailed."""
+        self.load_kernel(runner, bed, candidate, built)
+        bed.draw_weights()
+        runner.wait_ready(LOAD_S)
 
     def null_runners(self, bed: TestBed, contracts: Mapping[str, str]) -> dict[str, RunnerClient]:
         """The null runners of these judged kernels' paths, by name; a module's if there are none. They load until ``stand_by``.
