@@ -21,7 +21,17 @@ from engine.domain.memory_plan import TooLarge, TrialProcesses
 from engine.problem import catalog
 from engine.problem.loading import LoadedReference
 from engine.problem.reference import Reference
-from engine.trial.judge import calibration, cases, correctness_check, devices, memory_room, perturbations, test_bed, tolerance
+from engine.trial.judge import (
+    blocks,
+    calibration,
+    cases,
+    correctness_check,
+    devices,
+    memory_room,
+    perturbations,
+    test_bed,
+    tolerance,
+)
 
 _COUNTED: tuple[tuple[Any, str], ...] = (
     (LoadedReference, "make_inputs"), (LoadedReference, "make_model"), (Reference, "call"), (Reference, "cast"),
@@ -87,7 +97,10 @@ def main() -> None:
     parser.add_argument("problem")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workload", default="")
+    parser.add_argument("--block", type=int, default=0, metavar="N", help="elements that are compared at a time")
     options = parser.parse_args()
+    if options.block:
+        blocks.ELEMENTS.update(dict.fromkeys(blocks.ELEMENTS, options.block))
     problem = catalog.find(options.problem)
     workload = catalog.workload_for(problem, options.workload or "full")
     device = devices.describe(options.device)
