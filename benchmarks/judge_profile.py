@@ -21,7 +21,17 @@ from engine.domain.memory_plan import TooLarge, TrialProcesses
 from engine.problem import catalog
 from engine.problem.loading import LoadedReference
 from engine.problem.reference import Reference
-from engine.trial.judge import calibration, cases, correctness_check, devices, memory_room, perturbations, test_bed, tolerance
+from engine.trial.judge import (
+    blocks,
+    calibration,
+    cases,
+    correctness_check,
+    devices,
+    memory_room,
+    perturbations,
+    test_bed,
+    tolerance,
+)
 
 _COUNTED: tuple[tuple[Any, str], ...] = (
     (LoadedReference, "make_inputs"), (LoadedReference, "make_model"), (Reference, "call"), (Reference, "cast"),
@@ -87,7 +97,10 @@ def main() -> None:
     parser.add_argument("problem")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workload", default="")
+    parser.add_argument("--block", type=int, default=0, metavar="N", help="elements that are compared at a time")
     options = parser.parse_args()
+    if options.block:
+        blocks.ELEMENTS.update(dict.fromkeys(blocks.ELEMENTS, options.block))
     problem = catalog.find(options.problem)
     workload = catalog.workload_for(problem, options.workload or "full")
     device = devices.describe(options.device)
@@ -122,8 +135,7 @@ def _judge_right_outputs(bed: test_bed.TestBed, reference: Reference, distributi
     """One call, of the model itself in the place of a kernel."""
     bed.refill(0, distribution)
     bed.poison(0)
-    assert bed._model is not None
-    outputs = reference.call(bed._model, bed._given(0))
+    outputs = reference.call(bed.draw_weights(), bed._given(0))
     for lent, output in zip(bed.outputs(0), outputs, strict=True):
         lent.copy_(output)
     del outputs

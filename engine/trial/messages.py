@@ -156,10 +156,18 @@ class LoadKernel(Message, frozen=True):
     """Machine code of the stopwatch's hold kernel."""
     warm_bytes: int = 0
     """Heap that a module's process on a CPU faults in."""
+    kept: int = 0
+    """Above 0: the runner of a trusted process keeps this beside what it has kept before, under this number."""
+
+
+class Switch(Message, frozen=True):
+    """Go on with what was loaded under this number."""
+
+    kept: int
 
 
 class RunnerReady(Message, frozen=True):
-    """Sent once the device context exists, and after each ``LoadKernel``."""
+    """Sent once the device context exists, and after each ``LoadKernel`` and ``Switch``."""
 
     seconds: float
     unmatched: tuple[str, ...] = ()
@@ -225,5 +233,5 @@ class Fault(Message, frozen=True):
 
 HostRequest = Spawn | Freeze | Stop | Thaw | ThawChildren | Reap
 HostReply = Spawned | Done | AllStopped | StillRunning | RunnerEnded
-RunnerRequest = LoadKernel | RunKernel
+RunnerRequest = LoadKernel | Switch | RunKernel
 RunnerReply = RunnerReady | Armed | Segment | SegmentFreed | ClaimedTimes | Fault

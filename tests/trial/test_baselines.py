@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from trial.ground import tiny
 
+from engine.domain.memory_plan import MemoryPlan
 from engine.domain.model import Contract, Dialect, Interval
 from engine.domain.preparation import Peaks
 from engine.domain.work import Prepared, Verified
 from engine.problem import catalog
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
+from engine.trial.judge import devices
+from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.runner.runner import _error_text
 
 RIGHT = (Path(__file__).parent.parent / "exploits" / "right.h").read_text()
@@ -75,6 +80,25 @@ def test_a_failing_baseline_is_skipped_and_an_expensive_one_measured_once(
             await again.close()
 
     asyncio.run(story())
+
+
+def test_where_processes_end_with_their_pair_the_one_that_stays_serves_the_next_pair_and_the_screen() -> None:
+    ended: list[int] = []
+
+    def runner(pair: int, bed: object) -> Any:
+        return SimpleNamespace(loaded_for=bed, close=lambda: ended.append(pair))
+
+    pool = ProcessPool(tiny(), devices.describe("cpu"), cold=True, confined=False)
+    bed = object()
+    for keeps in (True, False):
+        pool.use(MemoryPlan(1, True, keeps, False, False))
+        pool._baseline_runners = {("eager", n): runner(n, bed if n < 2 else None) for n in range(4)}
+        last = pool._baseline_runners["eager", 1]
+        pool.end_pair(("eager", 1))
+        assert ended == ([] if keeps else [0])
+        pool.keep_for_screen("eager", 1)
+        assert (pool._baseline_runners["eager", 0] is last) == (not keeps)
+        assert {pair for _, pair in pool._baseline_runners} == ({0, 1, 2, 3} if keeps else {0, 2, 3})
 
 
 def test_a_long_message_repeats_its_first_lines_at_the_end() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,11 +10,15 @@ import pytest
 
 from engine.domain.model import Device, Interval, Operand, Role, Signature
 from engine.domain.preparation import Peaks
+from engine.trial.judge import interleaving
 from engine.trial.judge.call_times import Timing
-from engine.trial.judge.interleaving import Contestants
+from engine.trial.judge.interleaving import Contestants, PairSetup
+from engine.trial.judge.judged_calls import CheckTally
 from engine.trial.judge.measurement import NO_CALM_PAIR, MeasurementReport
+from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.timing import KERNEL, NULL, PairTimes, pair_times, shared_samples
 from engine.trial.judge.workload_trial import WorkloadTrial
+from engine.trial.messages import RunKernel
 
 OPERANDS = (Operand("x", Role.INPUT, (1 << 10,), "float32"), Operand("out", Role.OUTPUT, (1 << 10,), "float32"))
 REPORT = MeasurementReport(
@@ -92,8 +97,8 @@ def test_in_a_suite_a_screen_is_repeated_only_for_what_would_quarantine(
     assert samples == asked
 
 
-@pytest.mark.parametrize(("samples", "workloads", "shared"), [(14, 1, 14), (30, 2, 30), (14, 8, 7), (30, 16, 7), (14, 16, 3)])
-def test_a_suite_takes_no_more_calls_than_four_single_workloads(samples: int, workloads: int, shared: int) -> None:
+@pytest.mark.parametrize(("samples", "workloads", "shared"), [(14, 1, 14), (30, 2, 30), (14, 8, 5), (30, 16, 5), (14, 16, 3)])
+def test_a_suite_takes_no_more_calls_than_three_single_workloads(samples: int, workloads: int, shared: int) -> None:
     assert shared_samples(samples, workloads) == shared
 
 
@@ -102,3 +107,28 @@ def test_a_process_that_was_called_before_needs_fewer_warm_ups() -> None:
         return Contestants({str(n): SimpleNamespace(has_run=one) for n, one in enumerate(called)}, {}, {}).warm_up
 
     assert warm_up(True, True) < warm_up(True, False) == warm_up(False)
+
+
+@pytest.mark.parametrize("judged", [True, False])
+def test_baselines_are_called_in_samples_and_not_in_audits(judged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge's clock is compared on the kernel and the null kernel alone, and not at all where no kernel is judged."""
+    called: list[tuple[set[str], bool]] = []
+
+    def sample(_: object, contest: Contestants, order: RunKernel, *__: object) -> tuple[dict[str, Timing], list[object]]:
+        called.append((set(contest.everyone()), order.hold_us > 0))
+        return {name: Timing(8.0, 13.0, 0.0, enqueue_us=5.0) for name in contest.everyone()}, []
+
+    monkeypatch.setattr(interleaving, "_sample", sample)
+    bed = SimpleNamespace(
+        slots=8, calibration=SimpleNamespace(distributions=(OWN,)), draw=lambda *_: None, release=lambda *_: None
+    )
+    runner = SimpleNamespace(has_run=True)
+    kernel, baselines = ({KERNEL: runner}, {"eager": runner}) if judged else ({}, {"eager": runner, "itself": runner})
+    contest = Contestants(kernel, baselines, {NULL: runner} if judged else {}, dict.fromkeys(kernel, "plan"))
+    quiet = SimpleNamespace(begin=lambda: None, is_present=lambda: False)
+    setup = PairSetup(lambda: None, None, quiet, random.Random(1), lambda: 0.0, holds=True)
+    found = interleaving.run_pair(bed, contest, 6, setup, CheckTally())
+    everyone = set(contest.everyone())
+    assert sum(names == everyone for names, held in called if held) >= 6
+    assert {frozenset(names) for names, held in called if not held} == ({frozenset({KERNEL, NULL})} if judged else set())
+    assert set(found.audits) == ({KERNEL, NULL} if judged else set())

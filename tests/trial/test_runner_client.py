@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 from types import SimpleNamespace
+from weakref import WeakKeyDictionary
 
 import pytest
+from trial.ground import tiny
 
 from engine.domain.model import FailureKind
+from engine.problem.reference import Reference
+from engine.trial.judge import devices, test_bed
+from engine.trial.judge.calibration import calibrate
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.gate import DeviceOutputs, Segments
 from engine.trial.judge.held_outputs import HeldOutputs
+from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.messages import AllStopped, ArenaHandle, ClaimedTimes, RunKernel, Segment, SegmentFreed
 from engine.trial.shared.cuda.device_memory import DeviceHandle, Means
@@ -21,7 +27,8 @@ def test_a_baseline_that_is_loaded_for_another_workload_while_it_loads_is_waited
     done: list[str] = []
     client = RunnerClient.__new__(RunnerClient)
     client._runner = SimpleNamespace(channel=SimpleNamespace(send_order=lambda _: done.append("called")))
-    client._warming = False
+    client._warming = client._switching = False
+    client._kept = WeakKeyDictionary()
 
     def stand_by() -> None:
         client._warming = False
@@ -31,6 +38,35 @@ def test_a_baseline_that_is_loaded_for_another_workload_while_it_loads_is_waited
     for _ in range(2):
         client.warm(None, [])
     assert done == ["loaded", "called", "waited", "loaded", "called"]
+
+
+def test_a_trusted_runner_goes_on_with_what_it_has_loaded_for_another_workload(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a suite's workloads was loaded again for every kernel."""
+    loaded: list[object] = []
+    plain = RunnerClient.load
+    monkeypatch.setattr(RunnerClient, "load", lambda self, *args: (loaded.append(self), plain(self, *args)))
+    device = devices.describe("cpu")
+    reference = Reference(tiny(), tiny().workloads[0])
+    pool = ProcessPool(tiny(), device, cold=True, confined=False)
+    pool.keeps_loads = True
+    started: set[RunnerClient] = set()
+    beds = [test_bed.TestBed(reference, calibrate(reference, "class"), device, slots=slots) for slots in (3, 1)]
+    try:
+        pool._copies_outputs(beds[0])  # loads one to see whether the judge can read its memory
+        loaded.clear()
+        for bed in (*beds, *beds):
+            runners = [*pool.null_runners(bed, {}).values(), *pool.baselines(bed, ["eager"], 0).values()]
+            started.update(runners)
+            pool.stand_by()
+            for runner in runners:
+                runner.call(RunKernel(bed.slots - 1))
+        assert len(loaded) == 2 * len(beds) - 1, "a null runner and a baseline's on each"
+    finally:
+        for runner in started:
+            runner.close()
+        pool.close()
+        for bed in beds:
+            bed.close()
 
 
 class Replies:

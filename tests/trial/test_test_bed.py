@@ -68,7 +68,20 @@ def test_inputs_are_fresh_per_call_and_weights_per_process(bench: Bed) -> None:
     assert len({tuple(x.flatten().tolist()) for x, _ in seen}) == 3
     assert len({tuple(w.tolist()) for _, w in seen}) == 1
     bench.new_model()
+    bench.draw_weights()
     assert not torch.equal(inputs(bench, 0)[1], seen[0][1])
+
+
+def test_a_module_s_weights_are_lent_before_a_call_and_drawn_while_it_loads(bench: Bed) -> None:
+    before = bench.draw_weights()
+    bench.new_model()
+    assert bench._model is None
+    bench.refill(0)
+    after = bench.draw_weights()
+    assert after is not before
+    assert after is bench.draw_weights()
+    (weight,) = after.parameters()
+    assert torch.equal(inputs(bench, 0)[1], weight)
 
 
 def test_weights_that_no_module_constructs_are_drawn_where_that_is_fast(bench: Bed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,10 @@ class Contestants:
         """Only the judged kernels: whose outputs count, and no times."""
         return replace(self, baselines={}, nulls={})
 
+    def without_baselines(self) -> Contestants:
+        """The judged kernels and the null kernels: the judge's clock is compared on them alone."""
+        return replace(self, baselines={})
+
     @property
     def warm_up(self) -> int:
         """Calls that are not counted."""
@@ -214,7 +218,8 @@ class _PairRun:
         """A sample, or an audit: a call without the device held."""
         audit = self._is_audit()
         turns = self._audit_turns if audit else self._turns
-        row, copies = self._take(self._contest, self._order(slot), turns)
+        contest = self._contest.without_baselines() if audit else self._contest
+        row, copies = self._take(contest, self._order(slot), turns)
         self._setup.monitor.sample()
         (self._audits if audit else self._rows).append(row)
         return copies

@@ -100,12 +100,13 @@ class Judge:
                 if len(each) > 1:
                     say(suite.step(place, one.workload.name, len(each)) + "reading the problem")
                 self._trials.append(WorkloadTrial(one, tools))
+            self._keeps_beds = self._all_fit()
+            self._pool.keeps_loads = len(each) > 1 and self._keeps_beds
         except BaseException:
             self._pool.close()
             raise
         self._process_pairs = ProcessPairs(self._trials, self._pool, self._weights, self._bounds, self._turn)
         self._sustained = SustainedSuite(self._trials, opened.baseline, self._process_pairs.take, self._weights)
-        self._keeps_beds: bool | None = None
 
     @property
     def reference(self) -> Reference:
@@ -168,15 +169,13 @@ class Judge:
                     failed.failure, reason=reason, failed_on=suite.failed_workload(names, trial.name, first=first)
                 )
             raise
-        if len(self._trials) > 1 and not self._keeps_all():
+        if not self._keeps_beds:
             trial.beds.drop()
 
-    def _keeps_all(self) -> bool:
+    def _all_fit(self) -> bool:
         """Whether the operands of all workloads are kept at a time."""
-        if self._keeps_beds is None:
-            needed = sum(needs_of(trial.reference).operands * _SLOTS for trial in self._trials)
-            self._keeps_beds = needed * _ROOM_SHARE < self.device.memory_bytes
-        return self._keeps_beds
+        needed = sum(needs_of(trial.reference).operands * _SLOTS for trial in self._trials) if len(self._trials) > 1 else 0
+        return needed * _ROOM_SHARE < self.device.memory_bytes
 
     def memory_plans(self) -> tuple[WorkloadMemory, ...]:
         """The memory plans of all workloads, the opened one's first."""

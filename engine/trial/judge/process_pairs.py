@@ -100,6 +100,7 @@ class ProcessPairs:
                     with blaming(name):
                         built = judged[name].each()[place]
                         self._pool.load_kernel(runner, bed, built, built.built)
+            bed.draw_weights()
             for number in () if OTHER in judged else numbers:
                 trial.baselines.runners(bed, number)
             for row in rows:

@@ -54,6 +54,8 @@ class ProcessPool:
         self._baseline_runners: dict[tuple[str, int], RunnerClient] = {}
         self._prestarted: list[RunnerClient] = []
         self._prestarted_unused = False
+        self.keeps_loads = False
+        """Whether trusted runners keep what they have loaded for every workload: their test beds stay."""
         self._frames: dict[int, tuple[object, ...]] = {}
         """By reference: arguments of ``forward`` with empty tensors."""
         self._stopwatch_code = b""
@@ -139,8 +141,9 @@ class ProcessPool:
 
     def _kept_runner(self, bed: TestBed, name: str, pair: int) -> RunnerClient:
         runner = self._started_runner(name, pair)
-        if runner.loaded_for is not bed:
+        if runner.loaded_for is not bed and not runner.switch(bed):
             self._load_baseline(runner, bed, name)
+        runner.loaded_for = bed
         return runner
 
     def end_pair(self, spared: tuple[str, int] | None = None) -> None:
@@ -159,13 +162,13 @@ class ProcessPool:
             self._baseline_runners[name, 0] = self._baseline_runners.pop((name, pair))
 
     def _load_baseline(self, runner: RunnerClient, bed: TestBed, name: str) -> None:
+        bed.draw_weights()  # it takes them while it loads
         load, fds = self._load(
             runner, bed, contract="baseline", source=self._problem.reference, filename="reference.py", baseline=name,
             settings=dict(bed.reference.workload.settings), attachments=self._problem.attachments,
             scalars=self._module_arguments(bed),
         )  # fmt: skip
-        runner.warm(load, fds)
-        runner.loaded_for = bed
+        runner.warm(load, fds, keep_for=bed if self.keeps_loads else None)
 
     def prestart(self, kernels: int) -> None:
         """Start the runners of the next precise measurement: their contexts are created while the kernel is verified.
@@ -203,6 +206,12 @@ class ProcessPool:
         runner.load(load, [*fds, *artefact])
         runner.loaded_for = bed
 
+    def load_and_wait(self, runner: RunnerClient, bed: TestBed, candidate: Candidate, built: WorkloadBinary) -> None:
+        """``load_kernel``, and wait until it is loaded, while the bed's weights are drawn. Raises TrialFailed."""
+        self.load_kernel(runner, bed, candidate, built)
+        bed.draw_weights()
+        runner.wait_ready(LOAD_S)
+
     def null_runners(self, bed: TestBed, contracts: Mapping[str, str]) -> dict[str, RunnerClient]:
         """The null runners of these judged kernels' paths, by name; a module's if there are none. They load until ``stand_by``.
 
@@ -221,10 +230,10 @@ class ProcessPool:
 
     def _null_runner(self, bed: TestBed, path: str) -> RunnerClient:
         runner = self._null_runners[path]
-        if runner.loaded_for is not bed:
+        if runner.loaded_for is not bed and not runner.switch(bed):
             load, fds = self._load(runner, bed, contract="null", baseline=path)
-            runner.warm(load, fds)
-            runner.loaded_for = bed
+            runner.warm(load, fds, keep_for=bed if self.keeps_loads else None)
+        runner.loaded_for = bed
         return runner
 
     def _copies_outputs(self, bed: TestBed) -> bool:

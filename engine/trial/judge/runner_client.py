@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
@@ -35,6 +36,7 @@ from engine.trial.messages import (
     Segment,
     SegmentFreed,
     StillRunning,
+    Switch,
 )
 from engine.trial.shared.arena import close_descriptors
 
@@ -58,6 +60,10 @@ class RunnerClient:
         self._runner: RunnerHandle | None = host.spawn()
         self._has_context = False
         self._warming = False
+        self._switching = False
+        self._kept: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        """Test bed → the number under which the runner keeps what was loaded for it."""
+        self._numbers = 0
         self._has_children = True  # perhaps: they must be resumed too
         self._first_s = seconds
         self.delivered: Outputs | None = None
@@ -72,8 +78,8 @@ class RunnerClient:
         self.has_run = False  # for this workload or another
 
     def stand_by(self) -> None:
-        """Wait until its device context exists and ``warm`` is done. Raises TrialFailed."""
-        if self._has_context and not self._warming:
+        """Wait until its device context exists and ``warm`` or ``switch`` is done. Raises TrialFailed."""
+        if self._has_context and not (self._warming or self._switching):
             return
         self._thaw_all()
         if not self._has_context:
@@ -86,12 +92,22 @@ class RunnerClient:
             if isinstance(reply, Fault):
                 self._fault(reply)
             self.has_run = True
+        if self._switching:
+            self._switching = False
+            self._expect_ready(self._seconds, "while loading")
         self.freeze()
 
-    def warm(self, load: LoadKernel, fds: list[int]) -> None:
-        """Load a trusted runner and call it once, without waiting: ``stand_by`` waits."""
-        if self._warming:
+    def warm(self, load: LoadKernel, fds: list[int], *, keep_for: object = None) -> None:
+        """Load a trusted runner and call it once, without waiting: ``stand_by`` waits. ``keep_for``: a test bed, for which it
+        is to be kept beside others."""
+        if self._warming or self._switching:
             self.stand_by()  # for another workload: its replies come first
+        if keep_for is None:
+            self._kept.clear()
+        else:
+            self._numbers += 1
+            self._kept[keep_for] = self._numbers
+            load = replace(load, kept=self._numbers)
         self.load(load, fds)
         assert self._runner is not None
         try:
@@ -99,6 +115,21 @@ class RunnerClient:
         except ChannelClosed:
             self._dead("before the call")
         self._warming = True
+
+    def switch(self, bed: object) -> bool:
+        """Go on with what is kept for a test bed, without waiting: ``stand_by`` waits. False if there is nothing."""
+        number = self._kept.get(bed)
+        if number is None:
+            return False
+        self.stand_by()
+        assert self._runner is not None
+        try:
+            self._thaw_all()
+            self._runner.channel.send(Switch(number))
+        except ChannelClosed:
+            self._dead("while loading")
+        self._switching = True
+        return True
 
     def load(self, load: LoadKernel, fds: list[int]) -> None:
         """Send an artefact and its memory; closes the descriptors. ``wait_ready`` waits for the result."""

@@ -59,6 +59,8 @@ def main(supervisor: socket.socket | None, hosts: EarlyHosts | None) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     limit_steps(_STEP_S)
     judge: Judge | None = None
+    if hosts is not None:
+        _import_for_tracing()  # the engine may not ask yet
     try:
         while True:
             request: p.Request
@@ -157,11 +159,16 @@ def _opened(
 ) -> tuple[Judge | None, Message]:
     if earlier is not None:
         earlier.close()
-    with without_collections():
-        importlib.import_module("torch._dynamo.config")  # fake tensors, on which the reference is traced, import it
+    _import_for_tracing()
     started = trial.hosts.take() if trial.hosts is not None else ()
     judge = Judge(request, trial.supervisor, say, started)
     return judge, p.OpenReply(judge.signatures)
+
+
+def _import_for_tracing() -> None:
+    """Import what fake tensors, on which a reference is traced, need."""
+    with without_collections():
+        importlib.import_module("torch._dynamo.config")
 
 
 def _drawn(reference: Reference, fds: list[int], *, module: bool) -> p.DrawReply:

@@ -6,8 +6,9 @@ Expected outputs are computed here, in the judge, and never written to lent memo
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 
 import torch
@@ -87,6 +88,7 @@ class TestBed:
             self._inputs.close()
             raise
         self._model: nn.Module | None = None
+        self._drawing: Callable[[], nn.Module] = lambda: reference.model(0)
         self._drawn = [_Draw(0, 0, OWN)] * self.slots
         self._held: list[tuple[object, ...] | None] = [()] * self.slots
         """The inputs of a slot in the judge's own memory; ``None``: to be drawn again."""
@@ -115,13 +117,24 @@ class TestBed:
         self._scalar_seed = fresh_seed() if scalars else None
         self.varied_constants = tuple(sorted(self.reference.constants)) if varied else ()
         draw = self.reference.judged_model if varied else self.reference.model
-        self._model = draw(self.init_seed, sample=not constructed)
-        weights = self.reference.arguments(self._model, ())
-        for row in self.layout.slots:
-            held = [s for s in row if s.role in (Role.PARAMETER.value, Role.BUFFER.value)]
-            for operand, tensor in zip(held, weights, strict=True):
-                self._tensor(operand).copy_(tensor)
-        self.settle()
+        self._model, self._drawing = None, partial(draw, self.init_seed, sample=not constructed)
+        if not constructed:
+            self.draw_weights()
+
+    def draw_weights(self) -> nn.Module:
+        """The new model. Its weights are drawn and copied to lent memory at first use, before a call at the latest.
+
+        A module constructs its own meanwhile, which takes as long on the host, and takes the lent ones in its first call.
+        """
+        if self._model is None:
+            self._model = self._drawing()
+            weights = self.reference.arguments(self._model, ())
+            for row in self.layout.slots:
+                held = [s for s in row if s.role in (Role.PARAMETER.value, Role.BUFFER.value)]
+                for operand, tensor in zip(held, weights, strict=True):
+                    self._tensor(operand).copy_(tensor)
+            self.settle()
+        return self._model
 
     @property
     def operand_bytes(self) -> int:
@@ -178,9 +191,8 @@ class TestBed:
 
     def release(self, slot: int) -> None:
         """Copy the inputs drawn for ``slot`` to lent memory, right before the call: nothing can be computed ahead."""
-        assert self._model is not None
         self._known = None
-        arguments = self.reference.arguments(self._model, self._hold(slot))
+        arguments = self.reference.arguments(self.draw_weights(), self._hold(slot))
         for operand, tensor in zip(self._read_slots(slot), arguments, strict=True):
             self._tensor(operand).copy_(tensor)
 
@@ -246,18 +258,16 @@ class TestBed:
         return self._known[1]
 
     def _compute_expected(self, slot: int) -> Sequence[torch.Tensor]:
-        assert self._model is not None
         if self.calibration.policy.against_eager:
-            return self.reference.call(self._model, self._given(slot))
-        return self.reference.exact_of(self._model, lambda: self._given(slot)).outputs
+            return self.reference.call(self.draw_weights(), self._given(slot))
+        return self.reference.exact_of(self.draw_weights(), lambda: self._given(slot)).outputs
 
     def check(self, slot: int, distribution: str = OWN, outputs: Sequence[torch.Tensor] | None = None) -> Findings:
         """Judge the outputs of ``slot`` (or a copy of them made right after the call), its guard regions and its inputs."""
         self.let_go(slot)
         expected = self.expected(slot)
         actual = self.outputs(slot) if outputs is None else [o.to(self.reference.device) for o in outputs]
-        assert self._model is not None
-        case_reference = ReferenceOnCase(self.reference, Case(self._model, lambda: self._given(slot), expected))
+        case_reference = ReferenceOnCase(self.reference, Case(self.draw_weights(), lambda: self._given(slot), expected))
         ruling = self.calibration.policy.rule(actual, expected, self._names, distribution, case_reference)
         if not ruling.passed:
             ruling = replace(ruling, evidence=self._evidence(ruling, actual, expected, distribution, self._poison[slot]))
@@ -267,9 +277,8 @@ class TestBed:
 
     def format_verdict(self, slot: int) -> FormatVerdict | None:
         """What the problem's own format says about the outputs of ``slot``. Raises what ``format_check`` raises."""
-        assert self._model is not None
         limit = self.calibration.policy.limit(OWN)
-        return format_verdict(self.reference, self._model, self._given(slot), self.outputs(slot), limit)
+        return format_verdict(self.reference, self.draw_weights(), self._given(slot), self.outputs(slot), limit)
 
     def _evidence(
         self,
@@ -307,8 +316,7 @@ class TestBed:
     def _violation(self, slot: int) -> str:
         if flaw := self.trespass(slot):
             return flaw
-        assert self._model is not None
-        arguments = self.reference.arguments(self._model, self._given(slot))
+        arguments = self.reference.arguments(self.draw_weights(), self._given(slot))
         for operand, tensor in zip(self._read_slots(slot), arguments, strict=True):
             if operand.writable:
                 continue

@@ -238,12 +238,15 @@ def samples_for(pairs: Sequence[PairTimes], name: str) -> int:
 
 
 def shared_samples(samples: int, workloads: int) -> int:
-    """Samples on each workload of a suite: with the warm-ups as many in all as on four single workloads, and at least three."""
+    """Samples on each workload of a suite: with the warm-ups as many in all as on three single workloads, and at least three.
+
+    A suite is to cost at most four times one workload's verdict, and each workload is also loaded and checked.
+    """
     shared = _SINGLE_VERDICTS * (WARM_UP + samples) // workloads - WARM_UP_AGAIN
     return min(samples, max(_FEWEST, shared))
 
 
-_SINGLE_VERDICTS = 4
+_SINGLE_VERDICTS = 3
 
 
 def log_ratios(pairs: Sequence[PairTimes], slower: str, faster: str) -> list[float]:

@@ -29,7 +29,7 @@ from engine.trial.judge.measurement import MeasurementReport
 from engine.trial.judge.memory_room import needs_of
 from engine.trial.judge.mismatch_tally import on_holdout
 from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.process_pool import LOAD_S, ProcessPool
+from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.sustained import SustainedTrial
 from engine.trial.judge.sustained_times import PACES, SustainedPair
@@ -219,8 +219,7 @@ class WorkloadTrial:
 
     def load(self, runner: RunnerClient, candidate: Candidate) -> None:
         """Load the kernel in its runner, and wait. Raises TrialFailed."""
-        self._tools.pool.load_kernel(runner, self.bed(), candidate, candidate.built)
-        runner.wait_ready(LOAD_S)
+        self._tools.pool.load_and_wait(runner, self.bed(), candidate, candidate.built)
 
     def settle_weights(self, runner: RunnerClient, candidate: Candidate) -> None:
         """Decide on the weights of a module that was not verified here. Raises TrialFailed."""
@@ -302,8 +301,7 @@ class WorkloadTrial:
             self._tools.weights.renew(bed, candidate, scalars=True)
             tally = CheckTally()
             try:
-                self._tools.pool.load_kernel(runner, bed, candidate, built)
-                runner.wait_ready(LOAD_S)
+                self._tools.pool.load_and_wait(runner, bed, candidate, built)
                 for index in range(_HOLDOUT_TRIALS):
                     bed.refill(index % bed.slots)
                     judged_call(bed, runner, index % bed.slots, tally)

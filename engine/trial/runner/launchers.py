@@ -96,7 +96,7 @@ def make_launcher(load: LoadKernel, lent: LentOperands, artefact: int | None, ga
         case "module" | "baseline":
             if load.contract == "module":
                 _find_compiled(load, artefact)
-            model = load_module(load, lent) if load.contract == "module" else load_baseline(load, lent)
+            model = load_module(load) if load.contract == "module" else load_baseline(load, lent)
             return ModuleLauncher(load, lent, model, timed, send)
     raise ValueError(f"no launcher for contract {load.contract!r}")
 

@@ -40,11 +40,9 @@ _loaded: dict[str, types.ModuleType] = {}
 """The module of this process, by its source: it is executed once, as by ``import``, and constructed again for each shape."""
 
 
-def load_module(load: LoadKernel, lent: LentOperands) -> Forward:
-    """The candidate's ``ModelNew``, constructed as in KernelBench; lent parameters replace its own of the same name."""
-    model = construct_module(load).to(load.device)
-    _take(model, lent, Role.PARAMETER, Role.BUFFER)
-    return model
+def load_module(load: LoadKernel) -> Forward:
+    """The candidate's ``ModelNew``, constructed as in KernelBench."""
+    return construct_module(load).to(load.device)
 
 
 def construct_module(load: LoadKernel) -> nn.Module:
@@ -189,6 +187,8 @@ class ModuleLauncher:
         self._arguments = load.scalars[2] if load.scalars else [["tensor"]] * len(lent.operands(0, Role.INPUT))
         self._takes_inputs_only = all(mark == ["tensor"] for mark in self._arguments)
         self._is_kernel = load.contract == "module"
+        self._takes_weights = self._is_kernel and isinstance(model, nn.Module)
+        """Whether lent parameters are yet to replace the module's own of the same name: the judge draws them while it loads."""
         self._delivers = load.contract != "baseline"
         self._copies_outputs = load.copies_outputs
         self._stateful = model if load.stateful and isinstance(model, nn.Module) else None
@@ -211,6 +211,9 @@ class ModuleLauncher:
         rows = {slot: self._given(slot) for slot in dict.fromkeys(slots)}
         self._held = (self._held or self._made) if order.holding else []
         self._made = []
+        if self._takes_weights and isinstance(model, nn.Module):
+            self._takes_weights = False
+            _take(model, self._lent, Role.PARAMETER, Role.BUFFER)
         if self._stateful is not None:
             _take(self._stateful, self._lent, Role.BUFFER)
         # Those of the last calls of a burst, one for each slot: its caller may look at all of them.

@@ -75,7 +75,7 @@ def make_launcher(load: LoadKernel, file: Path, timed: Timed) -> Launcher:
     if load.contract == "module":
         from engine.trial.runner.modules import ModuleLauncher, load_module
 
-        return ModuleLauncher(load, lent, load_module(load, lent), timed)
+        return ModuleLauncher(load, lent, load_module(load), timed)
     with open(load.source, "rb") as binary:
         return (PlanLauncher if load.contract == "plan" else HostLauncher)(load, lent, binary.fileno(), timed)
 

@@ -1,7 +1,8 @@
 """The runner: one forked child that holds the kernel under test and the inputs, and never the expected output.
 
-It sends ``RunnerReady`` once its device context exists, then serves ``LoadKernel`` and ``RunKernel`` on one channel. All its
-replies are claims. The host kills it with its whole process group. Nothing here enforces a limit that the judge relies on.
+It sends ``RunnerReady`` once its device context exists, then serves ``LoadKernel``, ``Switch`` and ``RunKernel`` on one
+channel. All its replies are claims. The host kills it with its whole process group. Nothing here enforces a limit that the
+judge relies on.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from engine.domain.errors import head_and_tail
 from engine.trial.channel import Channel, ChannelClosed
-from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel, RunnerReady, RunnerRequest
+from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel, RunnerReady, RunnerRequest, Switch
 
 if TYPE_CHECKING:
     from engine.trial.runner.calls import Launcher
@@ -61,6 +62,7 @@ def serve(sock: socket.socket) -> None:
     """Answer the judge until the channel closes. The exit status means nothing: a missing reply is a crash."""
     channel = Channel(sock)
     launcher: Launcher | None = None
+    kept: dict[int, Launcher] = {}
     start, process = time.perf_counter(), os.getpid()
     _open_device()
     try:
@@ -81,11 +83,19 @@ def serve(sock: socket.socket) -> None:
                         channel.send_times(called)
                     else:
                         channel.send(called)
+                case Switch(number):
+                    launcher = kept[number]
+                    plain_call = launcher.plain_call()
+                    channel.send(RunnerReady(0.0))
                 case LoadKernel():
                     launcher = plain_call = None
+                    if not request.kept:
+                        kept.clear()
                     launcher, reply = _load(request, fds, channel)
                     if os.getpid() != process:
                         return
+                    if request.kept and launcher is not None:
+                        kept[request.kept] = launcher
                     plain_call = launcher.plain_call() if launcher is not None else None
                     channel.send(reply)
     except ChannelClosed:
