@@ -84,3 +84,12 @@ def as_integers(tensor: torch.Tensor) -> torch.Tensor:
 def as_rows_of_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of every element, one row each."""
     return tensor.contiguous().reshape(-1, 1).view(torch.uint8)
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in page-locked memory, which a GPU reads and writes many times faster; in other memory where that is refused."""
+    try:
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    except RuntimeError:
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype)
+    return copy.copy_(tensor)

@@ -21,7 +21,7 @@ from engine.domain.model import Device, Operand, Role
 from engine.domain.problem_format import FormatVerdict
 from engine.problem.reference import Reference
 from engine.problem.values import tensors
-from engine.trial.judge.blocks import as_integers, as_rows_of_bytes, in_blocks, moments
+from engine.trial.judge.blocks import as_integers, as_rows_of_bytes, in_blocks, moments, on_host
 from engine.trial.judge.calibration import Calibration
 from engine.trial.judge.cases import Case, ReferenceOnCase, fresh_seed, output_names
 from engine.trial.judge.format_check import format_verdict
@@ -364,7 +364,7 @@ class TestBed:
 
     def copy_outputs(self, slot: int) -> list[torch.Tensor]:
         """Copies of the outputs of ``slot``, which wait for their check; on the host where the plan says so."""
-        return [_on_host(t) if self._plan.copies_on_host else t.clone() for t in self.outputs(slot)]
+        return [on_host(t) if self._plan.copies_on_host else t.clone() for t in self.outputs(slot)]
 
     def jitter(self, slot: int, earlier: Sequence[torch.Tensor]) -> float:
         """The largest difference between two calls on the same inputs, in units of the output's scale; 0.0: bitwise equal."""
@@ -382,15 +382,6 @@ class TestBed:
     def close(self) -> None:
         self._inputs.close()
         self._written.close()
-
-
-def _on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in page-locked memory, which a GPU reads and writes many times faster; in other memory where that is refused."""
-    try:
-        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    except RuntimeError:
-        copy = torch.empty(tensor.shape, dtype=tensor.dtype)
-    return copy.copy_(tensor)
 
 
 def _redraws(reference: Reference) -> bool:
