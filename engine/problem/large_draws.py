@@ -1,6 +1,6 @@
 """Draws large random tensors of the CPU on a GPU, which is many times faster. Imports torch.
 
-A model is constructed on the CPU, as KernelBench does it, by the judge and by a kernel's module alike, for every process anew.
+A model is constructed on the CPU, as KernelBench does it, by the judge and by a kernel's module alike, again for every process.
 The weights of a level 3 MLP took a CPU 16 s each time. Both sides draw with the same generator in the same order, so
 they get the same numbers; the tensors stay on the CPU.
 """
@@ -23,7 +23,7 @@ _FILLS = frozenset({_aten.uniform_.default, _aten.normal_.default})
 _MAKES: Mapping[object, Callable[..., Tensor]] = {_aten.rand.default: Tensor.uniform_, _aten.randn.default: Tensor.normal_}
 
 
-class _OnDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _LargeDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """``uniform_``, ``normal_``, ``rand`` and ``randn`` of large CPU tensors, without a generator of the caller's."""
 
     def __init__(self, device: torch.device, seed: int) -> None:
@@ -55,5 +55,5 @@ def drawn_on(device: torch.device, seed: int) -> Iterator[None]:
     if device.type == "cpu":
         yield
         return
-    with _OnDevice(device, seed):
+    with _LargeDraws(device, seed):
         yield

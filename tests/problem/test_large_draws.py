@@ -31,7 +31,7 @@ def small_tensors_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
 def made(seed: int, order: int = 0) -> Model:
     """A model whose large tensors are drawn by a generator of their own, here on the CPU."""
     torch.manual_seed(order)
-    with large_draws._OnDevice(HERE, seed):
+    with large_draws._LargeDraws(HERE, seed):
         return Model()
 
 
@@ -56,7 +56,7 @@ def test_bounds_means_and_kinds_are_those_of_the_initialiser() -> None:
 
 def test_a_generator_of_the_callers_is_used_itself() -> None:
     own = torch.Generator().manual_seed(4)
-    with large_draws._OnDevice(HERE, 1):
+    with large_draws._LargeDraws(HERE, 1):
         drawn = torch.rand(60, generator=own)
     assert torch.equal(drawn, torch.rand(60, generator=torch.Generator().manual_seed(4)))
 
