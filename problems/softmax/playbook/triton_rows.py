@@ -1,5 +1,5 @@
-# Softmax in Triton: a row in the registers of the blocks of a cluster, one read and one write. The maximum and the sum of a row are
-# reduced across the cluster by Triton.
+# Softmax in Triton: a row in the registers of the blocks of a cluster, one read and one write. Triton reduces the maximum and the sum
+# of a row across the cluster.
 import triton
 import triton.language as tl
 

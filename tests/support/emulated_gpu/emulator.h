@@ -115,7 +115,7 @@ struct Fiber {
     Block* block;
     uint3 thread;
     std::function<bool()> wait;
-    bool ended = false, polls = false;                          // `polls`: it reads again and again what another block writes
+    bool ended = false;
     unsigned cluster_round = 0;
     size_t products = 0;                                        // of its warpgroup that this thread has issued
     std::vector<size_t> commits;
@@ -135,9 +135,16 @@ inline void wait_until(std::function<bool()> ready) {
     current->wait = std::move(ready);
     swapcontext(&current->context, &scheduler);
 }
-// Lets others run. A thread that polls makes no progress of its own.
+// A thread reads again and again what another block writes: others run, and now and then a copy arrives.
 inline void poll() {
-    current->polls = true, current->wait = [] { return true; };
+    static long polls = 0;
+    auto& copies = block().cluster->in_flight;
+    if (++polls % 20 == 0 && !copies.empty()) {
+        copies.front()();
+        copies.pop_front();
+    }
+    if (polls > 50000000) stop("threads read again and again what nobody writes");
+    current->wait = [] { return true; };
     swapcontext(&current->context, &scheduler);
 }
 template <class Leader> void meet(Meeting& m, int count, Leader leader) {
@@ -468,27 +475,20 @@ inline void run_fiber() {
 }
 inline void run_cluster(Cluster& cluster, std::vector<Fiber>& fibers) {
     size_t running = fibers.size();
-    int idle = 0;
     while (running) {
         bool moved = false;
         for (const bool last : {false, true}) {
             for (Fiber& one : fibers) {
                 if (one.ended || last != ((int)one.thread.x / 128 == slow) || (one.wait && !one.wait())) continue;
-                const bool polled = one.polls;
-                one.wait = nullptr, one.polls = false;
+                one.wait = nullptr, moved = true;
                 current = &one;
                 swapcontext(&scheduler, &one.context);
-                moved = moved || !polled || !one.polls;
                 running -= one.ended;
             }
             if (moved) break;
         }
-        if (moved) {
-            idle = 0;
-            continue;
-        }
-        if (cluster.in_flight.empty() && ++idle > 1000) stop("all threads wait for each other");
-        if (cluster.in_flight.empty()) continue;
+        if (moved) continue;
+        if (cluster.in_flight.empty()) stop("all threads wait for each other");
         cluster.in_flight.front()();
         cluster.in_flight.pop_front();
     }
