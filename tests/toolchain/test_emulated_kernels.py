@@ -78,8 +78,9 @@ OTHER_WINDOWS = image(2, (2, 96), 67, 260, kernel_size=8, padding=1)
         pytest.param("conv2d/whole_sectors.cu", image(1, (3, 130), 64, 300), {"GROUPS": 2}, 4, marks=SLOW),
         pytest.param("conv2d/whole_sectors.cu", image(1, (3, 33), 60, 250), {}, 2, marks=SLOW),
         ("conv2d/separate_roles.cu", image(2, (3, 61), 101, 83), {}, 3),
-        ("matmul_fp32/left_in_registers.cu", size(127, 193, 331), {}, 4),
-        pytest.param("matmul_fp32/left_in_registers.cu", size(200, 328, 200), {"PROMOTE": 2}, 4, marks=SLOW),
+        ("matmul_fp32/half_pairs.cu", size(130, 900, 131), {}, 3),
+        pytest.param("matmul_fp32/half_pairs.cu", size(100, 1200, 72), {"PROMOTE": 2}, 2, marks=SLOW),
+        pytest.param("matmul_fp32/half_pairs.cu", size(300, 770, 200), {"BAND": 8}, 2, marks=SLOW),
         ("softmax/one_meeting.cu", rows(2, 5001), {}, 4),
         pytest.param("softmax/one_meeting.cu", rows(3, 4096), {"CLUSTER": 8, "BLOCK": 256, "ONCE": 1}, 4, marks=SLOW),
         pytest.param("softmax/one_meeting.cu", rows(2, 3), {"BLOCK": 256}, 4, marks=SLOW),
@@ -119,6 +120,12 @@ def test_memory_that_is_overwritten_too_early_shows_late(tmp_path: Path, changed
     kernel = emulated(tmp_path, "matmul_fp16/transposed.cu", size(512, 512, 392), {"STAGES": 3}, 2, changed)
     assert kernel.largest_error(late=False) < HALF
     assert kernel.largest_error(late=True) > 0.1
+
+
+@pytest.mark.slow
+def test_numbers_beyond_float16_are_multiplied_in_fp32(tmp_path: Path) -> None:
+    narrow = ("LARGEST 8188.0f", "LARGEST 0.5f")
+    assert emulated(tmp_path, "matmul_fp32/half_pairs.cu", size(130, 300, 131), {}, 3, narrow).largest_error(late=False) < 1e-5
 
 
 SAMPLES = {"batch_size": 3, "features": 60, "dim1": 32, "dim2": 32}

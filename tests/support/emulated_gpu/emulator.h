@@ -38,6 +38,7 @@ inline __half __float2half_rn(float v) { return (__half)v; }
 inline __half __float2half(float v) { return (__half)v; }
 inline float __half2float(__half v) { return (float)v; }
 inline __half2 __floats2half2_rn(float x, float y) { return {(__half)x, (__half)y}; }
+inline float2 __half22float2(__half2 v) { return {(float)v.x, (float)v.y}; }
 struct __nv_bfloat16 { uint16_t bits; };
 struct __nv_bfloat162 { __nv_bfloat16 x, y; };
 struct __nv_fp8_e4m3 { uint8_t bits; };
@@ -382,6 +383,11 @@ inline void ptx(const char* text, const std::vector<Operand>& o) {
     if (has(text, "fence.") || has(text, "cp.async.bulk.prefetch")) return;
     if (has(text, "cp.async.bulk.shared::cluster.global.mbarrier")) return load_run(u(0), (const char*)o[1].in, u(2), u(3));
     if (has(text, "st.relaxed.gpu.global.u64 [%0], %1;")) return (void)(*(uint64_t*)o[0].in = o[1].in);
+    if (has(text, "red.release.gpu.global.add.u32 [%0], %1;")) return (void)(*(uint32_t*)o[0].in += u(1));
+    if (has(text, "ld.acquire.gpu.global.u32 %0, [%1];")) {
+        poll();
+        return give(o[0], *(const uint32_t*)o[1].in);
+    }
     if (has(text, "ld.relaxed.gpu.global.u64 %0, [%1];")) {
         poll();
         return give(o[0], *(const uint64_t*)o[1].in);
@@ -553,6 +559,12 @@ struct Argument {
 #define blockDim (emu::block_dim)
 #define gridDim (emu::grid_dim)
 inline void __syncthreads() { emu::meet(emu::block().barriers[0], emu::block().threads); }
+inline void __threadfence() {}
+inline unsigned atomicMax(unsigned* at, unsigned value) {
+    const unsigned old = *at;
+    *at = std::max(old, value);
+    return old;
+}
 inline void __syncwarp() { emu::meet(emu::warp().meeting, 32); }
 inline size_t __cvta_generic_to_shared(const void* p) { return emu::shared_offset(p); }
 inline bool __all_sync(unsigned, bool mine) {
