@@ -81,6 +81,8 @@ OTHER_WINDOWS = image(2, (2, 96), 67, 260, kernel_size=8, padding=1)
         pytest.param("conv2d/whole_sectors.cu", image(1, (3, 33), 60, 250), {}, 2, marks=SLOW),
         ("conv2d/separate_roles.cu", image(2, (3, 61), 101, 83), {}, 3),
         ("matmul_fp32/half_pairs.cu", size(130, 900, 131), {}, 3),
+        pytest.param("matmul_fp32/half_three.cu", size(130, 300, 131), {}, 3, marks=SLOW),
+        pytest.param("matmul_fp32/half_three.cu", size(200, 328, 200), {"PROMOTE": 2}, 3, marks=SLOW),
         pytest.param("matmul_fp32/half_pairs.cu", size(100, 1200, 72), {"PROMOTE": 2}, 2, marks=SLOW),
         pytest.param("matmul_fp32/half_pairs.cu", size(300, 770, 200), {"BAND": 8}, 2, marks=SLOW),
         ("softmax/one_meeting.cu", rows(2, 5001), {}, 4),
@@ -126,9 +128,11 @@ def test_memory_that_is_overwritten_too_early_shows_late(tmp_path: Path, changed
 
 
 @pytest.mark.slow
-def test_numbers_beyond_float16_are_multiplied_in_fp32(tmp_path: Path) -> None:
-    narrow = ("LARGEST 8188.0f", "LARGEST 0.5f")
-    assert emulated(tmp_path, "matmul_fp32/half_pairs.cu", size(130, 300, 131), {}, 3, narrow).largest_error(late=False) < 1e-5
+@pytest.mark.parametrize("file", ["half_pairs.cu", "half_three.cu"])
+@pytest.mark.parametrize("narrow", [("LARGEST 8188.0f", "LARGEST 0.5f"), ("SMALLEST 0.001953125f", "SMALLEST 100.0f")])
+def test_numbers_beyond_float16_are_multiplied_in_fp32(tmp_path: Path, file: str, narrow: tuple[str, str]) -> None:
+    kernel = emulated(tmp_path, f"matmul_fp32/{file}", size(130, 300, 131), {}, 3, narrow)
+    assert kernel.largest_error(late=False) < 1e-5
 
 
 SAMPLES = {"batch_size": 3, "features": 60, "dim1": 32, "dim2": 32}
