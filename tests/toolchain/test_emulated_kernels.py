@@ -48,6 +48,10 @@ def image(batch: int, channels: tuple[int, int], height: int, width: int, **more
     return {"batch_size": batch, "in_channels": given, "out_channels": made, "height": height, "width": width, **more}
 
 
+def rows(count: int, length: int) -> Numbers:
+    return {"batch_size": count, "dim": length}
+
+
 OTHER_WINDOWS = image(2, (2, 96), 67, 260, kernel_size=8, padding=1)
 
 
@@ -61,6 +65,8 @@ OTHER_WINDOWS = image(2, (2, 96), 67, 260, kernel_size=8, padding=1)
         ("matmul_fp16/transposed.cu", size(264, 200, 392), {}, 4),
         pytest.param("matmul_fp16/transposed.cu", size(1000, 1112, 136), {"STAGES": 3, "BAND": 4}, 6, marks=SLOW),
         pytest.param("matmul_fp16/transposed.cu", size(4096, 256, 64), {}, 10, marks=SLOW),
+        pytest.param("matmul_fp16/quads.cu", size(1000, 1112, 72), {}, 12, marks=SLOW),
+        pytest.param("matmul_fp16/quads.cu", size(600, 328, 392), {"BAND": 8}, 4, marks=SLOW),
         pytest.param("gemm_fp8/warpgroup.cu", size(200, 512, 1024), {}, 8, marks=SLOW),
         pytest.param("gemm_fp8/one_round.cu", size(100, 640, 1536), {}, 8, marks=SLOW),
         pytest.param("gemm_fp8/one_round.cu", size(128, 768, 256), {"COLUMNS": 128, "STAGES": 4}, 8, marks=SLOW),
@@ -74,6 +80,15 @@ OTHER_WINDOWS = image(2, (2, 96), 67, 260, kernel_size=8, padding=1)
         pytest.param("conv2d/whole_sectors.cu", image(1, (3, 130), 64, 300), {"GROUPS": 2}, 4, marks=SLOW),
         pytest.param("conv2d/whole_sectors.cu", image(1, (3, 33), 60, 250), {}, 2, marks=SLOW),
         ("conv2d/separate_roles.cu", image(2, (3, 61), 101, 83), {}, 3),
+        ("matmul_fp32/half_pairs.cu", size(130, 900, 131), {}, 3),
+        pytest.param("matmul_fp32/half_three.cu", size(130, 300, 131), {}, 3, marks=SLOW),
+        pytest.param("matmul_fp32/half_three.cu", size(200, 328, 200), {"PROMOTE": 2}, 3, marks=SLOW),
+        pytest.param("matmul_fp32/half_pairs.cu", size(100, 1200, 72), {"PROMOTE": 2}, 2, marks=SLOW),
+        pytest.param("matmul_fp32/half_pairs.cu", size(300, 770, 200), {"BAND": 8}, 2, marks=SLOW),
+        ("softmax/one_meeting.cu", rows(2, 5001), {}, 4),
+        pytest.param("softmax/one_meeting.cu", rows(3, 4096), {"CLUSTER": 8, "BLOCK": 256, "ONCE": 1}, 4, marks=SLOW),
+        pytest.param("softmax/rows_ahead.cu", rows(120, 4096), {"AHEAD": 104}, 4, marks=SLOW),
+        pytest.param("softmax/one_meeting.cu", rows(2, 3), {"BLOCK": 256}, 4, marks=SLOW),
         pytest.param("conv2d/separate_roles.cu", image(1, (3, 96), 224, 224), {"GROUPS": 3}, 2, marks=SLOW),
         pytest.param("conv2d/separate_roles.cu", image(1, (3, 130), 64, 300), {"RING": 256}, 4, marks=SLOW),
         pytest.param("conv2d/separate_roles.cu", OTHER_WINDOWS, {"GROUPS": 3, "RING": 256}, 2, marks=SLOW),
@@ -110,6 +125,31 @@ def test_memory_that_is_overwritten_too_early_shows_late(tmp_path: Path, changed
     kernel = emulated(tmp_path, "matmul_fp16/transposed.cu", size(512, 512, 392), {"STAGES": 3}, 2, changed)
     assert kernel.largest_error(late=False) < HALF
     assert kernel.largest_error(late=True) > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["half_pairs.cu", "half_three.cu"])
+@pytest.mark.parametrize("narrow", [("LARGEST 8188.0f", "LARGEST 0.5f"), ("SMALLEST 0.001953125f", "SMALLEST 100.0f")])
+def test_numbers_beyond_float16_are_multiplied_in_fp32(tmp_path: Path, file: str, narrow: tuple[str, str]) -> None:
+    kernel = emulated(tmp_path, f"matmul_fp32/{file}", size(130, 300, 131), {}, 3, narrow)
+    assert kernel.largest_error(late=False) < 1e-5
+
+
+SAMPLES = {"batch_size": 3, "features": 60, "dim1": 32, "dim2": 32}
+FEW_BLOCKS = ("MOST_BLOCKS 132", "MOST_BLOCKS 2")
+
+
+@pytest.mark.parametrize("late", [False, pytest.param(True, marks=SLOW)])
+def test_blocks_that_look_ahead_are_right(tmp_path: Path, late: bool) -> None:
+    """Chunks that have no slot yet: 30 of a sample in each block, 50 slots."""
+    kernel = emulated(tmp_path, "layernorm/look_ahead.cu", SAMPLES, {}, 2, FEW_BLOCKS)
+    assert kernel.largest_error(late=late) < 1e-5
+
+
+@pytest.mark.slow
+def test_samples_that_do_not_fit_are_right(tmp_path: Path) -> None:
+    odd = {"batch_size": 3, "features": 61, "dim1": 25, "dim2": 27}
+    assert emulated(tmp_path, "layernorm/look_ahead.cu", odd, {}, 3).largest_error(late=True) < 1e-5
 
 
 ROLES = ("conv2d/separate_roles.cu", image(6, (3, 8), 24, 224), {"GROUPS": 3, "RING": 256}, 1)

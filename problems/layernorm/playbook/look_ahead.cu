@@ -274,7 +274,8 @@ layer_norm(const float* __restrict__ x, const float* __restrict__ weight, const 
             // These have slots when the sample two before has been written, and the first sample's from the start.
             const int near = s == 0 ? mine : min(mine, SLOTS - mine);
             for (int c = 0; c < near; ++c) {
-                barrier_wait(&full[slot], phase ^ 1);       // the slot's last chunk may have been taken from L2: parity alone tells nothing
+                barrier_wait(&empty[slot], phase ^ 1);      // nobody waited here for a chunk that was taken from L2: only once the
+                                                            // slot was given back does the parity of `full` say which chunk is there
                 barrier_wait(&full[slot], phase);
                 const float4* from = (const float4*)(ring + slot * CHUNK) + number * 32 + lane;
                 float4 v[ACCESSES];

@@ -1,5 +1,5 @@
-# Matrix product in Triton with tensor descriptors: the copy engine fills a ring of tiles, wgmma multiplies them, and the copy engine
-# writes the results. A persistent program takes tiles in groups that share operands in L2.
+# Matrix product in Triton with tensor descriptors: the copy engine fills a ring of tiles, wgmma multiplies them, and the copy
+# engine writes the results. A persistent program takes tiles in groups that share operands in L2.
 # Rows that do not start on 16 bytes have no descriptors: those sizes use plain loads.
 import triton
 import triton.language as tl

@@ -42,7 +42,7 @@ class EmulatedKernel:
         plan = resolve(parse_plan(code), {**header.plan_names(signature, units), **chosen}, signature.operands)
         (folder / "problem.h").write_text(header.render(signature, Dialect.CUDA, workload.name))
         (folder / "kernel.cpp").write_text(f"{translated(code)}\n{_entry(plan, signature.operands)}")
-        for name in ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "cuda.h"):
+        for name in ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "cuda.h", "cooperative_groups.h"):
             (folder / name).write_text('#include "emulator.h"\n')
         defines = [f"-D{name}={value}" for name, value in chosen.items()]
         command = ["g++", "-O1", "-std=c++17", "-march=native", "-w", "-fmax-errors=5", f"-I{_HERE}", "-I.", *defines]
@@ -177,7 +177,8 @@ def _map(one: ResolvedTensorMap) -> str:
 def _launch(launch: ResolvedLaunch) -> str:
     assert launch.grid[1:] == launch.block[1:] == launch.cluster[1:] == (1, 1)
     arguments = ", ".join(_argument(one) for one in launch.arguments)
-    sizes = ", ".join(map(str, (launch.grid[0], launch.block[0], launch.cluster[0])))
+    cluster = launch.grid[0] if launch.cooperative else launch.cluster[0]
+    sizes = ", ".join(map(str, (launch.grid[0], launch.block[0], cluster)))
     return f"    emu::launch({sizes}, [&] {{ {launch.kernel}({arguments}); }});"
 
 

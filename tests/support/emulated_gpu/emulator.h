@@ -38,6 +38,7 @@ inline __half __float2half_rn(float v) { return (__half)v; }
 inline __half __float2half(float v) { return (__half)v; }
 inline float __half2float(__half v) { return (float)v; }
 inline __half2 __floats2half2_rn(float x, float y) { return {(__half)x, (__half)y}; }
+inline float2 __half22float2(__half2 v) { return {(float)v.x, (float)v.y}; }
 struct __nv_bfloat16 { uint16_t bits; };
 struct __nv_bfloat162 { __nv_bfloat16 x, y; };
 struct __nv_fp8_e4m3 { uint8_t bits; };
@@ -66,6 +67,7 @@ struct CUtensorMap { char* base; int item, rows, columns, box_rows, box_columns,
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __noinline__
 #define __restrict__ __restrict
 #define __grid_constant__
 #define __launch_bounds__(...)
@@ -107,7 +109,7 @@ struct Block {
     std::deque<Warpgroup> groups;
     std::map<unsigned, Barrier> mbarriers;
 };
-struct Cluster { std::vector<std::unique_ptr<Block>> blocks; Meeting meeting; std::deque<std::function<void()>> in_flight; };
+struct Cluster { std::vector<std::unique_ptr<Block>> blocks; Meeting meeting, grid; std::deque<std::function<void()>> in_flight; };
 struct Fiber {
     ucontext_t context;
     char* stack;
@@ -132,6 +134,18 @@ inline Warp& warp() { return block().warps[current->thread.x / 32]; }
 inline void wait_until(std::function<bool()> ready) {
     if (ready()) return;
     current->wait = std::move(ready);
+    swapcontext(&current->context, &scheduler);
+}
+// A thread reads again and again what another block writes: others run, and now and then a copy arrives.
+inline void poll() {
+    static long polls = 0;
+    auto& copies = block().cluster->in_flight;
+    if (++polls % 20 == 0 && !copies.empty()) {
+        copies.front()();
+        copies.pop_front();
+    }
+    if (polls > 50000000) stop("threads read again and again what nobody writes");
+    current->wait = [] { return true; };
     swapcontext(&current->context, &scheduler);
 }
 template <class Leader> void meet(Meeting& m, int count, Leader leader) {
@@ -266,6 +280,20 @@ inline void load_box(const CUtensorMap& map, unsigned to, int column, int row, u
     }
 }
 
+// Bytes that lie one after the other.
+inline void load_run(unsigned to, const char* from, unsigned bytes, unsigned barrier_at) {
+    Block* where = &block();
+    if (to % 16 || (uint64_t)from % 16 || bytes % 16) stop("a copy that is not aligned");
+    auto act = [=] {
+        memcpy(at(*where, to), from, bytes);
+        Barrier& b = barrier(*where, barrier_at);
+        b.bytes -= bytes;
+        settle(b);
+    };
+    if (late) where->cluster->in_flight.push_back(act);
+    else act();
+}
+
 // One operand of an asm statement.
 struct Operand { void* out; int size; uint64_t in; bool is_float; };
 template <class T> Operand out(T& v) { return {&v, sizeof v, 0, std::is_floating_point_v<T>}; }
@@ -352,7 +380,19 @@ inline void ptx(const char* text, const std::vector<Operand>& o) {
         wait_until([b, parity] { return (b->phase & 1) != parity; });
         return give(o[0], 1);
     }
-    if (has(text, "fence.")) return;
+    if (has(text, "fence.") || has(text, "cp.async.bulk.prefetch")) return;
+    if (has(text, "cp.async.bulk.shared::cluster.global.mbarrier")) return load_run(u(0), (const char*)o[1].in, u(2), u(3));
+    if (has(text, "st.relaxed.gpu.global.u64 [%0], %1;")) return (void)(*(uint64_t*)o[0].in = o[1].in);
+    if (has(text, "red.release.gpu.global.add.u32 [%0], %1;")) return (void)(*(uint32_t*)o[0].in += u(1));
+    if (has(text, "ld.acquire.gpu.global.u32 %0, [%1];")) {
+        poll();
+        return give(o[0], *(const uint32_t*)o[1].in);
+    }
+    if (has(text, "ld.relaxed.gpu.global.u64 %0, [%1];")) {
+        poll();
+        return give(o[0], *(const uint64_t*)o[1].in);
+    }
+    if (has(text, "ld.global.nc.f32 %0, [%1];")) return (void)memcpy(o[0].out, (const void*)o[1].in, 4);
     if (has(text, "ex2.approx")) {
         float v;
         memcpy(&v, &o[1].in, 4);
@@ -519,8 +559,29 @@ struct Argument {
 #define blockDim (emu::block_dim)
 #define gridDim (emu::grid_dim)
 inline void __syncthreads() { emu::meet(emu::block().barriers[0], emu::block().threads); }
+inline void __threadfence() {}
+inline unsigned atomicMax(unsigned* at, unsigned value) {
+    const unsigned old = *at;
+    *at = std::max(old, value);
+    return old;
+}
 inline void __syncwarp() { emu::meet(emu::warp().meeting, 32); }
 inline size_t __cvta_generic_to_shared(const void* p) { return emu::shared_offset(p); }
+inline bool __all_sync(unsigned, bool mine) {
+    bool all = true;
+    for (int i = 0; i < 32; ++i) all = emu::shuffled((int)mine, i) && all;
+    return all;
+}
+inline float rsqrtf(float v) { return 1 / sqrtf(v); }
+namespace cooperative_groups {
+struct grid_group {
+    void sync() const {
+        emu::Cluster& all = *emu::block().cluster;              // a cooperative grid is one cluster here
+        emu::meet(all.grid, all.blocks.size() * emu::block().threads);
+    }
+};
+inline grid_group this_grid() { return {}; }
+}  // namespace cooperative_groups
 template <class T> T __shfl_sync(unsigned, T v, int from) { return emu::shuffled(v, from % 32); }
 template <class T> T __shfl_xor_sync(unsigned, T v, int mask) { return emu::shuffled(v, emu::lane() ^ mask); }
 template <class T> T __shfl_up_sync(unsigned, T v, int by) { return emu::shuffled(v, (int)emu::lane() < by ? emu::lane() : emu::lane() - by); }
