@@ -43,3 +43,17 @@ def test_the_context_is_created_once_the_engine_asks(monkeypatch: pytest.MonkeyP
 
 def test_a_judge_that_is_asked_nothing_creates_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert contexts_after(b"", monkeypatch) == ["asked"]
+
+
+def test_hosts_start_even_if_the_server_reads_the_request_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A judge that had imported torch before it was asked waited for ever: the server took the request from the thread"""
+    started: list[Host] = []
+    monkeypatch.setattr(Host, "launch", started.append)
+    engine, judge = socket.socketpair()
+    with engine, judge:
+        hosts = EarlyHosts("cuda:1", judge)
+        taken = hosts.take()
+        assert started == [*taken]
+        assert len(taken) == EarlyHosts.COUNT
+        hosts.launch(wanted=True)  # the thread wakes at a later request
+        assert len(started) == EarlyHosts.COUNT

@@ -210,21 +210,26 @@ class EarlyHosts:
 
     def __init__(self, device: str, supervisor: socket.socket) -> None:
         self._hosts = [Host(device, cores(), confined=True, supervisor=supervisor) for _ in range(self.COUNT)]
-        self._decided = threading.Event()
+        self._decided = False
+        self._lock = threading.Lock()
 
     def launch(self, *, wanted: bool) -> None:
-        """Start them from the thread that this is called in, if they are ``wanted``. What fails is started again later."""
-        try:
-            with contextlib.suppress(SandboxError):
-                for host in self._hosts if wanted else ():
-                    host.launch()
-        finally:
-            self._decided.set()
+        """Start them from the thread that this is called in, if they are ``wanted``; only the first call decides.
+
+        What fails is started again later.
+        """
+        with self._lock:
+            if not self._decided:
+                self._decided = True
+                with contextlib.suppress(SandboxError):
+                    for host in self._hosts if wanted else ():
+                        host.launch()
 
     def take(self) -> Sequence[Host]:
-        """The hosts, once: for the first problem. Waits until they have been started."""
-        self._decided.wait()
-        hosts, self._hosts = self._hosts, []
+        """The hosts, once: for the first problem. They are started here where no thread has seen the request that wants them."""
+        self.launch(wanted=True)
+        with self._lock:
+            hosts, self._hosts = self._hosts, []
         return hosts
 
 

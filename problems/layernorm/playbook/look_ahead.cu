@@ -5,7 +5,7 @@
 // - Each block clears its own words, and the blocks meet once while the first loads arrive, in place of a launch that clears.
 // x comes from memory once; about 13 of 31 chunks pass from L2 to the multiprocessors twice.
 // Predicted (16 x 64 x 256 x 256, 570 MB): 16 * 8.4 us, 4 for the first moments, 5 for the last exchange and its writing, 6 for the launch:
-// 150 us; 165 if the waits are not what limits.
+// 150 us; 165 if the waits are not the bottleneck.
 #include <cooperative_groups.h>
 #include <cstdint>
 #include "problem.h"
