@@ -6,6 +6,8 @@ of its tunables. All of them are built, verified and measured beside the naive p
 from when a worker begins the first of them to the last verdict, without what precedes it: the start of the workers, their
 baselines and ceilings, and the first builds.
 
+With ``--side-by-side`` runs for several N share the machine, each with GPUs and cores of its own, if it has enough of them.
+
 Prints for each N the verdicts, the minutes, the verdicts a minute and their ratio to the first N, the seconds of preparation,
 the seconds until the last kernel was built (a rate that builds limit), the engine's own processor time as a share of one core,
 how many kernels have a speedup whose interval overlaps that of the first N, and each worker's share of the verdicts. Speedups
@@ -24,6 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +41,7 @@ from engine.domain.work_key import WorkKey
 from engine.ideas.playbook_file import PlaybookImplementation, read_playbook
 from engine.journal.journal import read
 from engine.problem import catalog
+from engine.session.devices import gpu_names
 from engine.toolchain.tunables import variants
 
 _VERDICTS = (e.KernelMeasured, e.KernelFailed, e.KernelQuarantined)
@@ -106,20 +110,59 @@ def _variants_of(one: PlaybookImplementation, names: Mapping[str, float], limit:
             yield "-".join((stem, *(f"{name.lower()}{value}" for name, value in values.items()))) + f".{suffix}", text
 
 
-def search(problem: str, workers: int, given: argparse.Namespace) -> Search:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a run may use of the machine."""
+
+    gpus: tuple[str, ...] = ()
+    """As CUDA_VISIBLE_DEVICES names them; none: all."""
+    cores: tuple[int, ...] = ()
+    """None: all."""
+
+    def environment(self) -> dict[str, str]:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus)} if self.gpus else {}
+
+    def command(self) -> list[str]:
+        """What starts a command within the part, as its first words."""
+        return ["taskset", "--cpu-list", ",".join(map(str, self.cores))] if self.cores else []
+
+
+def side_by_side(counts: Sequence[int], gpus: Sequence[str], cores: Sequence[int]) -> Iterator[list[tuple[int, Part]]]:
+    """Groups of runs that are to share the machine, each with its part: so many workers of ``counts``, in order."""
+    group: list[int] = []
+    for count in [*counts, None]:
+        if group and (count is None or sum(group) + count > len(gpus)):
+            each = len(cores) // sum(group)
+            ends = list(itertools.accumulate(group))
+            yield [
+                (here, Part(tuple(gpus[end - here : end]), tuple(cores[(end - here) * each : end * each])))
+                for here, end in zip(group, ends, strict=True)
+            ]
+            group = []
+        if count is not None:
+            group.append(count)
+
+
+def search(problem: str, workers: int, part: Part, given: argparse.Namespace) -> Search:
     """Run one session in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
         session, kernels = Path(folder, "session"), Path(folder, "kernels")
         kernels.mkdir()
         command = [
-            sys.executable, "-m", "espalier", "run", problem, "--headless", "--quiet", "--device", given.device,
-            "--fleet", f"local:{workers}", "--rounds", "1", "--kernels", str(given.variants + 1), "--session", str(session),
+            *part.command(), sys.executable, "-m", "espalier", "run", problem, "--headless", "--quiet",
+            "--device", given.device, "--fleet", f"local:{workers}", "--rounds", "1", "--kernels", str(given.variants + 1),
+            "--session", str(session),
         ]  # fmt: skip
         command += ["--workload", given.workload] if given.workload else []
         for name, text in seeds(problem, given.device, given.workload, given.variants).items():
             (kernels / name).write_text(text)
             command += ["--seed-kernel", str(kernels / name)]
-        environment = {**os.environ, "ESPALIER_CACHE": f"{folder}/cache", "ESPALIER_HOME": f"{folder}/home"}
+        environment = {
+            **os.environ,
+            **part.environment(),
+            "ESPALIER_CACHE": f"{folder}/cache",
+            "ESPALIER_HOME": f"{folder}/home",
+        }
         began, used = time.time(), 0.0
         with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as engine:
             while engine.poll() is None:
@@ -208,14 +251,23 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0", help="cuda:0 for GPUs, or cpu")
     parser.add_argument("--workload", default="")
     parser.add_argument("--variants", type=int, default=48, help="kernels beside the naive port")
+    parser.add_argument("--side-by-side", action="store_true", help="several runs at a time, each with GPUs of its own")
     parser.add_argument("--timeline", action="store_true", help="print what each worker did when")
     given = parser.parse_args()
+    counts = [int(count) for count in given.counts.split(",")]
+    groups: list[list[tuple[int, Part]]] = [[(count, Part())] for count in counts]
+    if given.side_by_side:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        gpus = visible.split(",") if visible else list(map(str, range(len(gpu_names()))))
+        groups = list(side_by_side(counts, gpus, sorted(os.sched_getaffinity(0))))
     for problem in given.problems:
         found: list[Search] = []
         print(f"{problem}\n{_HEAD}", flush=True)
-        for count in map(int, given.counts.split(",")):
-            found.append(search(problem, count, given))
-            print(row(found[-1], found[0]), flush=True)
+        for group in groups:
+            with ThreadPoolExecutor() as pool:
+                for one in pool.map(lambda run: search(problem, *run, given), group):  # noqa: B023 - consumed here
+                    found.append(one)
+                    print(row(one, found[0]), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support import sessions
 
+from benchmarks import fleet_speed
 from benchmarks import interval_coverage as coverage
 from benchmarks import search_quality as quality
 from benchmarks.landscapes import MemoryBlobs, Walker, code_of, families, family, search
@@ -168,3 +169,15 @@ def test_a_proportion_has_an_interval() -> None:
     low, high = coverage.wilson(90, 100)
     assert 0.82 < low < 0.9 < high < 0.95
     assert coverage.claimable(Interval(1.0, 0.99, 1.02)) == pytest.approx(0.0198, rel=0.01)
+
+
+def test_runs_side_by_side_share_neither_gpus_nor_cores() -> None:
+    gpus, cores = ["4", "5", "6", "7"], range(16)
+    groups = list(fleet_speed.side_by_side([1, 2, 4], gpus, cores))
+    assert [[count for count, _ in group] for group in groups] == [[1, 2], [4]]
+    assert [part.gpus for group in groups for _, part in group] == [("4",), ("5", "6"), ("4", "5", "6", "7")]
+    (_, one), (_, two) = groups[0]
+    assert set(one.cores).isdisjoint(two.cores)
+    assert len(two.cores) == 2 * len(one.cores) == 10
+    assert one.environment() == {"CUDA_VISIBLE_DEVICES": "4"}
+    assert fleet_speed.Part().command() == []
