@@ -25,7 +25,10 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -169,14 +172,25 @@ class Row:
         return Comparison(rival, bootstrap([a - b for a, b in pairs]), better)
 
 
-async def compare(family: Family, strategies: Sequence[Strategy], budgets: Sequence[Budget], seeds: Sequence[int]) -> list[Row]:
-    """Every strategy on the same landscapes, for each budget."""
-    return [
-        Row(
-            family.world.name, budget.unit, {str(s): [await run(family, seed, s, budget) for seed in seeds] for s in strategies}
-        )
-        for budget in budgets
-    ]
+Search = tuple[Family, int, Strategy, Budget]
+
+
+def searched(one: Search) -> SearchEnd:
+    """One search, in a process of its own."""
+    return asyncio.run(run(*one))
+
+
+async def compare(
+    family: Family,
+    strategies: Sequence[Strategy],
+    budgets: Sequence[Budget],
+    seeds: Sequence[int],
+    pool: Executor | None = None,
+) -> list[Row]:
+    """Every strategy on the same landscapes, for each budget; ``pool`` runs the searches side by side."""
+    searches = [(family, seed, strategy, budget) for budget in budgets for strategy in strategies for seed in seeds]
+    ends = iter([await run(*one) for one in searches] if pool is None else pool.map(searched, searches))
+    return [Row(family.world.name, b.unit, {str(s): list(islice(ends, len(seeds))) for s in strategies}) for b in budgets]
 
 
 def rivals(rows: Sequence[Row], strategies: Sequence[Strategy]) -> list[str]:
@@ -236,6 +250,7 @@ async def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--families", default="", help="names, separated by commas; default: all")
     parser.add_argument("--folder", type=Path, default=FAMILY_FILES, help="folder of the families' files")
+    parser.add_argument("--workers", type=int, default=1, help="searches that run side by side, each in a process")
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     options = parser.parse_args()
     if len(options.strategies) < 2:
@@ -247,11 +262,14 @@ async def main() -> None:
     began = time.monotonic()
     print(f"seeds {seeds[0]} to {seeds[-1]}; geometric means [bootstrap 95 %]")
     rows: list[Row] = []
-    for name, one in families(options.folder).items():
-        if not options.families or name in options.families.split(","):
-            rows += await compare(one, options.strategies, budgets, seeds)
-            print(f"  {name}: {one.world.words}; {one.world.failures:.0%} of drafts fail, sloppiness {one.world.sloppiness:g}, "
-                  f"foresight error {one.world.foresight:g}, noise {one.world.noise:g}", flush=True)  # fmt: skip
+    with ExitStack() as closing:
+        pool = closing.enter_context(ProcessPoolExecutor(options.workers)) if options.workers > 1 else None
+        for name, one in families(options.folder).items():
+            if not options.families or name in options.families.split(","):
+                rows += await compare(one, options.strategies, budgets, seeds, pool)
+                print(f"  {name}: {one.world.words}; {one.world.failures:.0%} of drafts fail, sloppiness "
+                      f"{one.world.sloppiness:g}, foresight error {one.world.foresight:g}, noise {one.world.noise:g}",
+                      flush=True)  # fmt: skip
     print("\n".join([line for budget in budgets for line in table_lines(rows, budget, options.strategies)]))
     print(f"\n{time.monotonic() - began:.0f} s")
     if options.json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,13 @@ def test_of_branching_the_shape_counts_that_is_best_over_the_families() -> None:
 
 def test_the_same_seeds_give_the_same_comparison() -> None:
     assert compare("noisy") == compare("noisy")
+
+
+def test_searches_that_run_side_by_side_end_as_one_after_the_other() -> None:
+    budgets, strategies = BUDGETS[:1], (quality.ADAPTIVE, quality.SEQUENTIAL)
+    with ProcessPoolExecutor(2) as pool:
+        rows = asyncio.run(quality.compare(FAMILIES["noisy"], strategies, budgets, range(2), pool))
+    assert rows == asyncio.run(quality.compare(FAMILIES["noisy"], strategies, budgets, range(2)))
 
 
 def test_a_budget_counts_calls_and_verdicts_by_their_prices() -> None:

@@ -6,8 +6,9 @@ pairs of parent kernel and idea:
 - ``evidence`` reads parents, tried ideas and open ideas from the state.
 - ``regression`` is the posterior over the gain of an idea, given its author's prediction, what the same idea gained on other
   parents, and the history of the parent.
-- ``choice`` draws from the posterior and takes the best pair; it compares this with asking for new ideas and with a restart
-  from a kernel left behind by the expected improvement per kernel (Jones, Schonlau and Welch, J. Global Optimization 1998).
+- ``choice`` draws from the posterior and takes the best pair; it compares this with asking for new ideas. Where one idea
+  prevails among the latest trials, the search restarts from the kernel left behind with the greatest expected improvement per
+  kernel (Jones, Schonlau and Welch, J. Global Optimization 1998).
 - ``reasons`` words the figures behind a decision.
 - ``draws`` are the random numbers: a function of the session's seed and the position in the journal, so replay and resume
   are exact.

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from engine.domain.strategy.evidence import TUNE, Evidence, Trial, clipped
 from engine.domain.strategy.regression import Posterior, Prior, dot, fitted
@@ -52,8 +53,6 @@ class Tuning:
     """The weight of the mean of an idea's predictions, against the latest."""
     regress: float = 0.8
     """The share of a lineage's gain that a second attempt is expected to reach."""
-    restart: float = 0.37
-    """The weight of the expected improvement of a restart."""
     grace: float = 3.0
     """Kernels that a restarted lineage may spend after each of its improvements."""
     tuned: float = 0.03
@@ -79,8 +78,8 @@ _CATEGORY = 6.0
 _GAINED = 0.02
 """The smallest gain that counts as progress: 2 %."""
 _LATEST = 8
-"""Trials among which one idea may prevail."""
-_PREVAILS = 5
+"""Trials of a parent's own ideas among which one idea may prevail."""
+_PREVAILS = 4
 """How many of them are enough."""
 _FAMILIAR = 3
 """Measured kernels from which an idea is familiar: another attempt on it is no new direction."""
@@ -196,8 +195,12 @@ class Belief:
 
     @property
     def exhausted(self) -> bool:
-        """Whether one idea prevails among the latest trials: below the best kernels little else is left to try."""
-        latest = Counter(trial.stem for trial in self.evidence.trials[-_LATEST:])
+        """Whether one idea prevails among the latest trials: below the best kernels little else is left to try.
+
+        An idea from another lineage says nothing about what is left here.
+        """
+        own = islice((trial.stem for trial in reversed(self.evidence.trials) if not trial.repeated), _LATEST)
+        latest = Counter(own)
         return max(latest.values(), default=0) >= _PREVAILS
 
     def familiar(self, stem: str) -> bool:
@@ -206,11 +209,12 @@ class Belief:
         return record is not None and record.measured >= _FAMILIAR
 
     def success(self, stem: str, *, repeated: bool) -> float:
-        """The probability that an implementation is verified; ``repeated``: of an idea from another parent."""
+        """The probability that an implementation is verified; ``repeated``: of an idea from another parent, Beta(½, ¼) before
+        any. That is little evidence, because in one session most such ideas fit or most do not."""
         record = self.stems.get(stem)
         if repeated:
             good, bad = self.repeated
-            return (1.0 + good) / (1.5 + good + bad + (record.misfits if record is not None else 0))
+            return (0.5 + good) / (0.75 + good + bad + (record.misfits if record is not None else 0))
         return record.success if record is not None else 0.75
 
 

@@ -20,7 +20,6 @@ from engine.domain.strategy.steps import (
     Pair,
     belief_pair,
     candidates,
-    improvement,
     new_idea_gain,
     open_ideas,
     repeatable,
@@ -61,7 +60,7 @@ class _Search:
             focus = None
             ranked = self._ranked(focus)
             pairs = self._pairs(ranked)
-        elif focus is None and (restarted := self._restart(pairs)) is not None:
+        elif focus is None and (restarted := self._restart()) is not None:
             focus = restarted
             ranked = self._ranked(focus)
             pairs = self._pairs(ranked, focus.root)
@@ -183,50 +182,43 @@ class _Search:
             return None
         return Ask(tuple(short), self.each)
 
-    def _restart(self, pairs: Sequence[Pair]) -> Focus | None:
-        """A restart from an ancestor of the best kernel, if that promises more improvement per kernel than the best pair.
+    def _restart(self) -> Focus | None:
+        """A restart from an ancestor of the best kernel, where one idea prevails among the latest trials.
 
-        Where one idea prevails among the latest trials it goes back behind an idea that is not familiar, whatever is at hand.
-        Where nobody has new ideas, nothing else can be tried there.
+        It goes back behind an idea that is not familiar, to where it promises the most improvement per kernel. Where nobody has
+        new ideas, nothing else can be tried there.
         """
-        belief, tuning = self.belief, self.belief.tuning
-        if len(belief.gains) < tuning.warm_up or not belief.evidence.invents:
+        belief = self.belief
+        if not belief.exhausted or len(belief.gains) < belief.tuning.warm_up or not belief.evidence.invents:
             return None
-        best = belief.best
+        kernels, best = belief.evidence.kernels, belief.best
         top = belief.parents[best].value
-        exhausted = belief.exhausted
-        here = 0.0 if exhausted else max((improvement(belief, pair, top) for pair in pairs), default=0.0)
         spread, steps = pstdev(belief.gains), 0
         found: tuple[float, str, int] | None = None
-        kernels = belief.evidence.kernels
         for below, at in pairwise(ancestors(kernels, best)):
-            if exhausted and belief.familiar(kernels[below].stem):
+            if belief.familiar(kernels[below].stem):
                 continue
             steps += belief.parents[below].value > belief.parents[at].value + 0.02
             if not steps:
                 continue
-            mean = self._regained(at, below, top, known_ideas=exhausted)
+            mean = self._regained(at, below, top)
             gain = expected_improvement(mean, spread * math.sqrt(steps)) / steps / (1 + self._restarts(at))
-            if found is None or gain > found[0]:
+            if gain > (found[0] if found is not None else 0.0):
                 found = (gain, at, steps)
-        if found is None or tuning.restart * found[0] <= here:
-            return None
-        return Focus(found[1], found[2] / belief.newly + 1, belief.evidence.tried)
+        return Focus(found[1], found[2] / belief.newly + 1, belief.evidence.tried) if found is not None else None
 
-    def _regained(self, at: str, below: str, top: float, *, known_ideas: bool) -> float:
+    def _regained(self, at: str, below: str, top: float) -> float:
         """How far above the best a restart from ``at`` is expected to lead; ``below`` is its child towards the best.
 
-        A second attempt reaches a share of what the first one gained. With ``known_ideas`` its first step is the best idea at
-        hand that ``at`` has not tried and that is not familiar, if there is one.
+        A second attempt reaches a share of what the first one gained. Its first step is the best idea at hand that ``at`` has
+        not tried and that is not familiar, if there is one.
         """
         belief, regress = self.belief, self.belief.tuning.regress
-        value = belief.parents[at].value
-        if known_ideas:
-            tried = belief.parents[at].tried
-            new = [i for i in self.open.get(at, ()) if i.stem not in tried and not belief.familiar(i.stem)]
-            if new:
-                first = max(belief_pair(belief, idea).expected for idea in new)
-                return value + first + regress * (top - belief.parents[below].value) - top
+        value, tried = belief.parents[at].value, belief.parents[at].tried
+        new = [i for i in self.open.get(at, ()) if i.stem not in tried and not belief.familiar(i.stem)]
+        if new:
+            first = max(belief_pair(belief, idea).expected for idea in new)
+            return value + first + regress * (top - belief.parents[below].value) - top
         return (1.0 - regress) * (value - top)
 
     def _restarts(self, parent: str) -> int:

@@ -102,7 +102,7 @@ def _restart(focus: Focus | None) -> tuple[str, ...]:
         return ()
     left = _counted(max(1, round(focus.left)), "idea")
     return (
-        f"The search restarted at {focus.root}, where a kernel promised more than at the best one: {left} left to try there",
+        f"The search restarted at {focus.root}, because one idea made up most of the latest trials: {left} left to try there",
     )
 
 
