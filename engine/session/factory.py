@@ -42,9 +42,8 @@ from engine.session.cached_verdicts import CachedVerdictBench, comparable
 from engine.session.live import LiveSession, Ports
 from engine.session.ports import Bench, Say
 from engine.session.requirements import check_requirements, sandbox_warning
-from engine.session.seeds import Seed, check_dialect, dialect_for, needed_device, seed_command
+from engine.session.seeds import Seed, check_dialect, dialect_for, needed_device, seed_command, seed_from_text
 from engine.session.writer import SessionWriter
-from engine.toolchain.kernel_file import classify
 from engine.toolchain.normal_form import form_digest
 from engine.trial.bench import Assignment
 
@@ -267,7 +266,8 @@ async def _naive_port(
         workload = catalog.workload_for(opened.problem, opened.settings.workload)
         text = scaffold(opened.problem, workload, signature, graph, dialect)
         name = f"naive{dialect.suffix}"
-        return Draft(text, dialect, classify(text, name)[1], name, {})
+        port = seed_from_text(text, name)
+        return Draft(text, dialect, port.kernel.contract, name, port.tunables)
     except ProblemError as error:
         return str(error)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,14 +12,18 @@ from support import sessions
 
 from engine.domain import rules
 from engine.domain.errors import CommandRejected, EspalierError, JournalUnwritable
-from engine.domain.model import Contract, Device, Dialect, Signature
+from engine.domain.model import Contract, Device, Dialect, Draft, Signature
 from engine.domain.settings import ModelServer, Settings
 from engine.journal.lock import WriterLock
 from engine.problem import catalog
+from engine.problem.graph import trace_reference
+from engine.problem.graph_ir import Graph, Unsupported
+from engine.problem.reference import Reference
 from engine.session import benches, factory
-from engine.session.fake_bench import FAKE_CPU, FakeBench
+from engine.session.fake_bench import FAKE_CPU, FAKE_GPU, FakeBench
 from engine.session.ports import Say
 from engine.session.seeds import Seed
+from engine.toolchain import tunables
 from engine.toolchain.kernel_file import KernelCode
 from engine.trial.judge_session import Assignment, silent
 
@@ -97,3 +103,25 @@ def test_a_silent_server_is_told_before_the_session_begins(tmp_path: Path) -> No
         sessions.run(lambda: factory.begin(wanted, lambda _: None))
     assert not (tmp_path / "s").exists()
     assert not made
+
+
+@pytest.mark.parametrize("dialect", [Dialect.CUDA, Dialect.TRITON])
+def test_a_generated_naive_port_has_values_for_its_tunables(dialect: Dialect, tmp_path: Path) -> None:
+    """A headless search with --dialect triton ended at its naive port: unknown name 'BLOCK'."""
+    file = tmp_path / "mine.py"  # a problem without a playbook
+    file.write_text(catalog.find("softmax").reference)
+    problem = catalog.find(str(file))
+    reference = Reference(problem, problem.workloads[0])
+
+    class Traced(FakeBench):
+        async def graph(self) -> Graph | Unsupported:
+            return trace_reference(reference)
+
+    opened: Any = SimpleNamespace(problem=problem, settings=Settings(dialect=dialect.value, workload=problem.workloads[0].name))
+    bench: Any = Traced(lambda payload: str(len(payload)))
+    port = asyncio.run(factory._naive_port(bench, opened, FAKE_GPU, reference.signature(), lambda _: None))
+    assert isinstance(port, Draft)
+    assert port.dialect is dialect
+    declared = tunables.default_values(tunables.parse_tunables(port.source, dialect))
+    assert port.tunables == declared
+    assert ("BLOCK" in declared) is (dialect is Dialect.TRITON)

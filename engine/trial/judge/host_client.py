@@ -226,7 +226,7 @@ class EarlyHosts:
                         host.launch()
 
     def take(self) -> Sequence[Host]:
-        """The hosts, once: for the first problem. They are started here where no thread has seen the request that wants them."""
+        """The hosts, once: for the first problem. They are started here if no thread has seen the request for them."""
         self.launch(wanted=True)
         with self._lock:
             hosts, self._hosts = self._hosts, []
