@@ -151,7 +151,7 @@ def search(problem: str, workers: int, part: Part, given: argparse.Namespace) ->
         command = [
             *part.command(), sys.executable, "-m", "espalier", "run", problem, "--headless", "--quiet",
             "--device", given.device, "--fleet", f"local:{workers}", "--rounds", "1", "--kernels", str(given.variants + 1),
-            "--session", str(session),
+            "--session", str(session), "--regime", given.regime,
         ]  # fmt: skip
         command += ["--workload", given.workload] if given.workload else []
         for name, text in seeds(problem, given.device, given.workload, given.variants).items():
@@ -251,6 +251,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0", help="cuda:0 for GPUs, or cpu")
     parser.add_argument("--workload", default="")
     parser.add_argument("--variants", type=int, default=48, help="kernels beside the naive port")
+    parser.add_argument("--regime", default="single", help="auto also times calls back to back, 10 s for each kernel")
     parser.add_argument("--side-by-side", action="store_true", help="several runs at a time, each with GPUs of its own")
     parser.add_argument("--timeline", action="store_true", help="print what each worker did when")
     given = parser.parse_args()
