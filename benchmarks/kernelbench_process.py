@@ -1,7 +1,7 @@
 """The process that judges one KernelBench file: started before its file is known, it imports what a verdict needs.
 
-On a GPU the next file's process starts when a file is given to the one before, and has imported torch before anything is timed
-there: nothing of a file is shared with the next one but the time. On a CPU it starts with its file, because its imports would
+On a GPU the next file's process starts when a file is given to the one before, and imports torch while that one calibrates:
+nothing of a file is shared with the next one but the time. On a CPU it starts with its file, because its imports would
 take the cores that are measured.
 """
 

@@ -25,6 +25,8 @@ _SMALL = GIB
 """Operands up to this many bytes are not saved on a GPU while everything takes at most half of the room: a process takes half a
 GiB by itself, so no setting keeps such a problem within six times its operands, and frugal ones start them for each pair."""
 _MOST_DIVISOR = 1 << 20
+_AHEAD_OF_A_PAIR = 3
+"""Processes that are created ahead for each pair: the kernel's, the baseline's, and one of the baseline's check before it."""
 _LOCKED = 2
 """Page-locked memory of the host is allocated in powers of two."""
 _HOLDOUT_SLOTS = 2
@@ -277,7 +279,7 @@ def _sized(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: Tr
     phase = max(phases, key=lambda name: phases[name])
     if not (room.shared or plan.keeps_processes) and room.process:
         spare = {name: (phases[phase] - needed) // room.process for name, needed in phases.items()}
-        ahead = min(_MOST_PAIRS_AHEAD, min(spare["verification"], spare["measurement"]) // 2)
+        ahead = min(_MOST_PAIRS_AHEAD, min(spare["verification"], spare["measurement"]) // _AHEAD_OF_A_PAIR)
         plan = replace(plan, baselines_ahead=min(SAME_PAIRS - 1, spare["baselines"]), pairs_ahead=ahead)
     host = 0
     if not room.shared:

@@ -2,8 +2,8 @@
 
 Affine weights of ones, zero biases and running statistics hide a kernel that leaves them out. While a model is constructed,
 every such tensor gets random values near its number instead: nonzero ones keep their sign. The values depend on the seed, the
-number and the count of elements only: a kernel's module with other names or another order of layers gets the same ones, and one
-that prepares its weights in the constructor prepares these.
+number, the count of elements and the trial's device only, on which they are drawn: a kernel's module with other names or
+another order of layers gets the same ones, and one that prepares its weights in the constructor prepares these.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ class _Variation:
 
     seed: int
     constants: Collection[Constant]
+    device: torch.device
 
     def vary(self, tensor: Tensor | None) -> None:
         """Vary a tensor in place if it is one of the constants."""
         number = _constant_of(tensor)
         if tensor is None or number is None or (number, tensor.numel()) not in self.constants:
             return
-        generator = torch.Generator(tensor.device).manual_seed(hash((self.seed, number, tensor.numel())) % _SEEDS)
-        draws = torch.rand(tensor.numel(), generator=generator, dtype=torch.float64, device=tensor.device) * 2 - 1
+        generator = torch.Generator(self.device).manual_seed(hash((self.seed, number, tensor.numel())) % _SEEDS)
+        draws = torch.rand(tensor.numel(), generator=generator, dtype=torch.float64, device=self.device) * 2 - 1
         values = number * (1 + _SHARE * draws) if number else _AROUND_ZERO * draws
         with torch.no_grad(), contextlib.suppress(RuntimeError):  # elements that share memory, as of expand(), stay
             tensor.copy_(values.reshape(tensor.shape))
@@ -73,13 +74,13 @@ class _Variation:
 
 
 @contextmanager
-def varied_constants(seed: int, constants: Collection[Constant]) -> Iterator[Callable[[nn.Module], None]]:
-    """Within: parameters and buffers that are among ``constants`` vary as models are constructed.
+def varied_constants(seed: int, constants: Collection[Constant], device: torch.device) -> Iterator[Callable[[nn.Module], None]]:
+    """Within: parameters and buffers that are among ``constants`` vary as models are constructed, for a trial on ``device``.
 
     Yields a function that varies what a finished model still holds constant. Random generators are left unchanged.
     """
 
-    variation = _Variation(seed, constants)
+    variation = _Variation(seed, constants, device)
     vary = variation.vary
 
     def after(original: Any) -> Any:

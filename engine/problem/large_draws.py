@@ -7,6 +7,7 @@ they get the same numbers; the tensors stay on the CPU.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -37,16 +38,25 @@ class _LargeDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in _FILLS and given.get("generator") is None and self._takes(args[0]):
             drawn = torch.empty(args[0].shape, dtype=args[0].dtype, device=self._generator.device)
             return args[0].copy_(func(drawn, *args[1:], **{**given, "generator": self._generator}))
-        if func not in _MAKES:
+        if func not in _MAKES or not _is_large_on_cpu(args[0], given):
             return func(*args, **given)
-        empty = _aten.empty.memory_format(*args, **given)
-        if not self._takes(empty):
-            return func(*args, **given)
-        drawn = torch.empty(empty.shape, dtype=empty.dtype, device=self._generator.device)
-        return empty.copy_(_MAKES[func](drawn, generator=self._generator))
+        made = _aten.empty.memory_format(*args, **given)
+        drawn = torch.empty(made.shape, dtype=made.dtype, device=self._generator.device)
+        return made.copy_(_MAKES[func](drawn, generator=self._generator))
 
     def _takes(self, tensor: Tensor) -> bool:
         return tensor.device.type == "cpu" and tensor.is_floating_point() and tensor.numel() >= LEAST
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Whether torch.compile may compile within: a constructor may call what it has compiled."""
+        return True
+
+
+def _is_large_on_cpu(shape: Sequence[int], given: Mapping[str, Any]) -> bool:
+    """Whether ``rand`` or ``randn`` is to make a large tensor of numbers on the CPU."""
+    device, dtype = given.get("device"), given.get("dtype") or torch.get_default_dtype()
+    return (device is None or torch.device(device).type == "cpu") and dtype.is_floating_point and math.prod(shape) >= LEAST
 
 
 @contextmanager

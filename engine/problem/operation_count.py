@@ -50,6 +50,17 @@ def family(operator: str) -> str:
     return "other"
 
 
+_INTEGER_POW = "integer_pow"
+"""The name of a power with a constant whole exponent: a product of its argument with itself."""
+
+
+def _is_integer_pow(func: Any, args: Sequence[object]) -> bool:
+    if func not in (torch.ops.aten.pow.Tensor_Scalar, torch.ops.aten.pow_.Scalar):
+        return False
+    exponent = args[1]
+    return isinstance(exponent, int | float) and exponent >= 0 and float(exponent).is_integer()
+
+
 class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operators that run within: ``operators`` and ``families`` seen, and ``operations`` by (family, unit)."""
 
@@ -71,7 +82,7 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **given)
         packet = func._overloadpacket
         name = family(packet.__name__)
-        self.operators.add(packet.__name__)
+        self.operators.add(_INTEGER_POW if _is_integer_pow(func, args) else packet.__name__)
         self.families.add(name)
         formula = _formula(packet) if name in _IN_TORCHS_TABLE else None
         count = int(formula(*args, **given, out_val=out)) if formula is not None else _count(packet, args)

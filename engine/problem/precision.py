@@ -74,7 +74,7 @@ class _InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Operators with a ``dtype`` of float32 or narrower return float64 instead. On a GPU torch's own convolutions run.
 
     With cuDNN's, calibrating one transposed convolution of KernelBench took more than a minute of an H200 (level 1, 68). Where
-    torch's lack memory, cuDNN's run.
+    torch's fail, for lack of memory for example, cuDNN's run.
     """
 
     def __torch_dispatch__(
@@ -88,9 +88,20 @@ class _InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if given.get("dtype") in _NARROW:
             given["dtype"] = torch.float64
         if func is torch.ops.aten.convolution.default and args[0].is_cuda:
-            with suppress(torch.OutOfMemoryError), torch.backends.cudnn.flags(enabled=False):
+            with suppress(RuntimeError), _without_cudnn():
                 return func(*args, **given)
         return func(*args, **given)
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    """Within: torch's own operators run. Nothing else of cuDNN's settings is touched."""
+    before = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = before
 
 
 @contextmanager

@@ -137,7 +137,7 @@ class Reference:
         """``model``, with its constant parameters and buffers varied (see ``constant_parameters``)."""
         if not self.constants:
             return self.model(seed, sample=sample)
-        varied = varied_constants(seed, self.constants)
+        varied = varied_constants(seed, self.constants, self.device)
         with seeded(seed, self.device), drawn_on(self.device, seed), varied as finish:
             model = self._loaded.make_model(self.device, there=sample)
             finish(model)

@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass
 
 from engine.sandbox import seccomp
 
+HOSTS = "hosts"
+"""The last argument of a judge whose hosts are needed as soon as it is."""
 CHANNEL, REQUESTS, FILTER, NAMESPACE = "@channel@", "@requests@", "@filter@", "@namespace@"
 """Words of a command that stand for descriptors: a host's channel, the judge's socket to the supervisor, the filter, the user
 namespace of hosts."""

@@ -22,7 +22,7 @@ import engine
 from engine.domain.errors import DeviceError, EspalierError, JournalError, ProblemError, ProposerError, SandboxError, printable
 from engine.sandbox import bubblewrap, bytecode, trial_sandbox
 from engine.sandbox.process import close_pipes, kill_tree
-from engine.sandbox.supervisor import REQUESTS, Orders
+from engine.sandbox.supervisor import HOSTS, REQUESTS, Orders
 from engine.trial import protocol as p
 
 _LENGTH = struct.Struct("<I")
@@ -223,7 +223,7 @@ def _orders(channel: int, device: str, *, hosts: bool) -> Orders:
     """What the supervisor starts: this judge, and hosts for runners on ``device``."""
     filtered = bubblewrap.filter_reason() is None
     command = [sys.executable, "-s", "-P", "-m", "engine.trial.judge", str(channel), "supervised", REQUESTS, device]
-    command += ["hosts"] if hosts else []
+    command += [HOSTS] if hosts else []
     private = {"HOME": "/tmp", "TMPDIR": "/tmp", "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor", "TRITON_CACHE_DIR": "/tmp/triton"}
     judge = trial_sandbox.judge(command, {**_environment(), **private, **bytecode.variables()}, filtered=filtered)
     return Orders(judge, trial_sandbox.host(device, filtered=filtered), channel, filtered)

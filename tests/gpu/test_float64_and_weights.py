@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from engine.domain.model import Problem, Workload
+from engine.problem import precision
 from engine.problem.reference import Reference
 
 pytestmark = pytest.mark.gpu
@@ -64,29 +66,35 @@ def test_float64_on_the_device_is_that_of_the_host(layer: tuple[str, str]) -> No
     torch.testing.assert_close(exact.cpu(), right.cpu(), rtol=1e-12, atol=1e-13)
 
 
-def test_cudnn_computes_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cudnn_computes_where_torch_s_own_convolution_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from engine.problem.precision import float64_arithmetic
-
-    x, w = (
-        torch.rand(2, 3, 9, 9, dtype=torch.float64, device="cuda"),
-        torch.rand(4, 3, 3, 3, dtype=torch.float64, device="cuda"),
-    )
+    x, w = (torch.rand(*shape, dtype=torch.float64, device="cuda") for shape in ((2, 3, 9, 9), (4, 3, 3, 3)))
     right = torch.nn.functional.conv2d(x, w)
-    flags: list[bool] = []
-    plain: Callable[..., object] = torch.backends.cudnn.flags
+    tried: list[bool] = []
 
-    def refused(*, enabled: bool) -> object:
-        flags.append(enabled)
+    @contextmanager
+    def failing() -> Iterator[None]:
+        tried.append(True)
         raise torch.OutOfMemoryError
+        yield
 
-    monkeypatch.setattr(torch.backends.cudnn, "flags", refused)
-    with float64_arithmetic():
+    monkeypatch.setattr(precision, "_without_cudnn", failing)
+    with precision.float64_arithmetic():
         found = torch.nn.functional.conv2d(x, w)
-    monkeypatch.setattr(torch.backends.cudnn, "flags", plain)
-    assert flags == [False]
+    assert tried == [True]
     torch.testing.assert_close(found, right)
+
+
+def test_settings_of_cudnn_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    x, w = (torch.rand(*shape, dtype=torch.float64, device="cuda") for shape in ((2, 3, 9, 9), (4, 3, 3, 3)))
+    with precision.float64_arithmetic():
+        torch.nn.functional.conv2d(x, w)
+        assert torch.backends.cudnn.enabled
+        assert torch.backends.cudnn.benchmark
 
 
 def test_large_weights_are_drawn_alike_and_are_those_of_the_seed() -> None:

@@ -67,3 +67,24 @@ def test_nothing_changes_on_a_cpu() -> None:
         inside = torch.rand(60)
     torch.manual_seed(5)
     assert torch.equal(inside, torch.rand(60))
+
+
+def test_what_a_constructor_compiles_stays_compiled() -> None:
+    """Under a mode of a user's own, torch.compile skips a function, and goes on skipping it."""
+    compiled: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> object:
+        compiled.append(1)
+        return graph.forward
+
+    class Compiled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(64, 64)
+            self.compiled = torch.compile(self.linear.forward, backend=backend, fullgraph=True)
+            self.compiled(torch.ones(2, 64))
+
+    with large_draws._LargeDraws(HERE, 1):
+        model = Compiled()
+    assert compiled
+    assert model.compiled(torch.ones(2, 64)).shape == (2, 64)

@@ -48,7 +48,11 @@ def test_a_judge_that_is_asked_nothing_creates_none(monkeypatch: pytest.MonkeyPa
 def test_hosts_start_even_if_the_server_reads_the_request_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """A judge that had imported torch before it was asked waited for ever: the server took the request from the thread"""
     started: list[Host] = []
-    monkeypatch.setattr(Host, "launch", lambda self: started.append(self))
+
+    def launch(host: Host) -> None:
+        started.append(host)
+
+    monkeypatch.setattr(Host, "launch", launch)
     engine, judge = socket.socketpair()
     with engine, judge:
         hosts = EarlyHosts("cuda:1", judge)

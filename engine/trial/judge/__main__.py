@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from engine.domain.errors import DeviceError
 from engine.problem.imports import without_collections
+from engine.sandbox.supervisor import HOSTS
 from engine.trial.judge.host_client import EarlyHosts
 from engine.trial.shared.cuda import driver
 
@@ -52,10 +53,6 @@ def main() -> None:
         traceback.print_exc()
         _end(1)
     _end(0)
-
-
-HOSTS = "hosts"
-"""The last argument if hosts are needed as soon as the judge is."""
 
 
 def _end(status: int) -> NoReturn:

@@ -386,6 +386,7 @@ class RunnerClient:
     def close(self) -> None:
         """Reap the runner; idempotent."""
         runner, self._runner = self._runner, None
+        self._warming = self._switching = False
         gate, self.gate = self.gate, None
         if runner is not None:
             self._host.reap(runner)

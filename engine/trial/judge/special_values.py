@@ -22,13 +22,14 @@ _ARITHMETIC = frozenset(
     "_adaptive_avg_pool2d _adaptive_avg_pool3d view reshape _reshape_alias _unsafe_view t transpose permute "
     "expand slice select squeeze unsqueeze clone copy _to_copy detach alias cat stack split split_with_sizes "
     "unbind chunk flip roll as_strided unfold narrow zeros ones zeros_like ones_like empty empty_like full "
-    "full_like new_zeros new_empty arange scalar_tensor pow square prod cumprod var var_mean mse_loss "
+    "full_like new_zeros new_empty arange scalar_tensor integer_pow square prod cumprod mse_loss "
     "constant_pad_nd diag_embed diagonal tril triu eye lift_fresh fill movedim repeat addcmul lerp".split()
 )
-"""Operators, without a trailing underscore, that add, multiply or move elements."""
+"""Operators, without a trailing underscore, that add, multiply or move elements. ``integer_pow``: a power with a constant whole
+exponent, as ``operation_count`` names it."""
 _SMOOTH = frozenset(
-    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal tanh sinh cosh sigmoid erf erfc sin cos abs silu gelu "
-    "mish softplus softsign log_sigmoid_forward std std_mean norm linalg_vector_norm "
+    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal pow tanh sinh cosh sigmoid erf erfc sin cos abs silu gelu "
+    "mish softplus softsign log_sigmoid_forward var var_mean std std_mean norm linalg_vector_norm "
     "logsumexp _softmax _log_softmax native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit "
     "_native_batch_norm_legit_no_training cudnn_batch_norm _fused_rms_norm scaled_dot_product_attention "
     "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "

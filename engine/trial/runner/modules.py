@@ -52,8 +52,9 @@ def construct_module(load: LoadKernel) -> nn.Module:
     if not isinstance(factory, type):
         raise OutputError("the module defines no class ModelNew")
     args, kwargs = (decode_value(part) for part in load.scalars[:2])
-    drawn = drawn_on(torch.device(load.device), load.init_seed)
-    varied = varied_constants(load.init_seed, load.varied_constants)
+    device = torch.device(load.device)
+    drawn = drawn_on(device, load.init_seed)
+    varied = varied_constants(load.init_seed, load.varied_constants, device)
     with seeded(load.init_seed, torch.device("cpu")), drawn, varied as finish:
         model = factory(*args, **kwargs)
         if not isinstance(model, nn.Module):
@@ -130,7 +131,7 @@ def load_baseline(load: LoadKernel, lent: LentOperands) -> Forward:
     workload = Workload("baseline", load.settings)
     problem = Problem("reference", "", load.source, "", (workload,), {}, load.filename, attachments=load.attachments)
     reference = Reference(problem, workload, load.device)
-    with varied_constants(load.init_seed, load.varied_constants) as finish:
+    with varied_constants(load.init_seed, load.varied_constants, reference.device) as finish:
         model = reference.model(load.init_seed, sample=True)
         finish(model)
     _take(model, lent, Role.PARAMETER, Role.BUFFER)
