@@ -46,7 +46,7 @@ def test_a_judge_that_is_asked_nothing_creates_none(monkeypatch: pytest.MonkeyPa
 
 
 def test_hosts_start_even_if_the_server_reads_the_request_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A judge that had imported torch before it was asked waited for ever: the server took the request from the thread"""
+    """A judge that had imported torch before it was asked waited indefinitely: the server took the request from the thread"""
     started: list[Host] = []
 
     def launch(host: Host) -> None:

@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from engine.trial.judge.written_memory import WrittenMemory
 from engine.trial.messages import Slot
 from engine.trial.shared.arena import Arena
-from engine.trial.shared.layout import Layout
+from engine.trial.shared.layout import NAN_BYTES, Layout
 
 PATTERN = 0xA5
-NAN_BYTES = 0xFF
-"""All bits set: NaN in every floating type, −1 in every signed one."""
 POISONS = (NAN_BYTES, 0x5B)
 """Fill bytes of outputs before a call, and of the guard regions around inputs, chosen at random: NaN or a large finite number.
 Either can be the right output, and a maximum ignores a NaN that was read past the end."""

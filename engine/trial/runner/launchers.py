@@ -33,7 +33,7 @@ from engine.trial.runner.calls import (
 from engine.trial.runner.modules import ModuleLauncher, load_baseline, load_module, may_start_threads
 from engine.trial.runner.null_kernel import null_launcher
 from engine.trial.shared.arena import Borrowed
-from engine.trial.shared.layout import GATE_DONE, GATE_OPENED
+from engine.trial.shared.layout import GATE_DONE, GATE_OPENED, GUARD, NAN_BYTES
 
 if TYPE_CHECKING:
     from engine.trial.runner.gpu_launch import LaunchFault
@@ -120,6 +120,19 @@ def _pin() -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
+def _workspace(size: int, device: str) -> torch.Tensor | None:
+    """Scratch memory of so many bytes; none if the kernel needs none.
+
+    On a CPU it and a guard region after it begin as NaN: fresh memory is zero, so a sum that reads one element past the end, or
+    one that was never written, would be right here and wrong in a program that reuses its memory.
+    """
+    if not size:
+        return None
+    if device != "cpu":
+        return torch.empty(size, dtype=torch.uint8, device=device)
+    return torch.full((size + GUARD,), NAN_BYTES, dtype=torch.uint8)[:size]
+
+
 class HostLauncher:
     """A shared object with ``launch(inputs…, parameters…, buffers…, outputs…, workspace[, stream])``."""
 
@@ -134,7 +147,7 @@ class HostLauncher:
         if hasattr(library, "workspace_bytes"):
             library.workspace_bytes.restype = ctypes.c_size_t
             size = int(library.workspace_bytes())
-        self._workspace = torch.empty(size, dtype=torch.uint8, device=load.device) if size else None
+        self._workspace = _workspace(size, load.device)
         scratch = [self._workspace.data_ptr() if self._workspace is not None else None]
         stream = [] if load.device == "cpu" else [None]
         self._arguments = [
@@ -191,7 +204,7 @@ class PlanLauncher:
             modules.append(module)
         plan = device_images.bind(resolution.decode(load.plan), data)
         size = plan.workspace_bytes
-        self._workspace = torch.empty(size, dtype=torch.uint8, device=load.device) if size else None
+        self._workspace = _workspace(size, load.device)
         scratch = self._workspace.data_ptr() if self._workspace is not None else 0
         prepared = []
         for index in range(len(lent.slots)):

@@ -16,6 +16,8 @@ from engine.trial.messages import Slot
 
 ALIGNMENT = 512
 GUARD = 4096
+NAN_BYTES = 0xFF
+"""All bits set: NaN in every floating type, −1 in every signed one."""
 """Guard bytes before and after each operand."""
 GATE_BYTES = 256
 GATE_OPENED = Slot("opened", "gate", (1,), "int32", 0, 4)
