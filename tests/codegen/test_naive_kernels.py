@@ -231,7 +231,7 @@ TINY: dict[str, Mapping[str, int]] = {
     "gemm_fp8": {"m": 9, "n": 32, "k": 48, "scale_block": 16},
 }
 FOREIGN = Path(__file__).parents[1] / "problem" / "kernelbench"
-UNTRACEABLE = {"data_dependent", "dropout"}
+UNTRACEABLE = {"data_dependent", "dropout", "half_weights"}
 
 
 def of_module(model: nn.Module, inputs: tuple[Tensor, ...]) -> Case:
