@@ -35,7 +35,7 @@ def get_init_inputs():
 """
 USUAL = {"top": "", "init": "pass", "forward": "return x * 2", "inputs": "return [torch.randn(64)]", "inits": "return []"}
 WRITES = """
-for n in range(3, 64):
+for n in range(3, 4096):
     try:
         os.write(n, b"{}" * 9)
     except OSError:
@@ -59,7 +59,7 @@ HOSTILE: dict[str, dict[str, str]] = {
     "replaces torch": {"top": "torch.randn = None"},
     "replaces the interpreter's own": {"top": "import builtins; builtins.len = None"},
     "writes to everything that is open": {"top": WRITES},
-    "closes everything that is open": {"top": "os.closerange(3, 64)"},
+    "closes everything that is open": {"top": "os.closerange(3, 4096)"},
     "gives inputs without end": {"inputs": "return iter(int, 1)"},
     "gives a number": {"inputs": "return 3"},
     "gives an empty tensor": {"inputs": "return [torch.empty(0)]"},
