@@ -6,12 +6,14 @@ of its tunables. All of them are built, verified and measured beside the naive p
 from when a worker begins the first of them to the last verdict, without what precedes it: the start of the workers, their
 baselines and ceilings, and the first builds.
 
-With ``--side-by-side`` runs for several N share the machine, each with GPUs and cores of its own, if it has enough of them.
+With ``--side-by-side`` runs for several N and problems share the machine, if it has enough GPUs. Each has GPUs of its own,
+and as many cores for each GPU as any other.
 
-Prints for each N the verdicts, the minutes, the verdicts a minute and their ratio to the first N, the seconds of preparation,
-the seconds until the last kernel was built (a rate that builds limit), the engine's own processor time as a share of one core,
-how many kernels have a speedup whose interval overlaps that of the first N, and each worker's share of the verdicts. Speedups
-are relative to a baseline on the same worker. ``--timeline`` prints what each worker did when, from the journal.
+Prints for each problem and N the verdicts, the minutes, the verdicts a minute and their ratio to the first N, the seconds of
+preparation, the seconds until the last kernel was built (a rate that builds limit), the engine's own processor time as a share
+of one core, how many kernels have a speedup whose interval overlaps that of the first N, and each worker's share of the
+verdicts. Speedups are relative to a baseline on the same worker. ``--timeline`` prints what each worker did when, from the
+journal.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.domain import events as e
@@ -48,8 +50,8 @@ _VERDICTS = (e.KernelMeasured, e.KernelFailed, e.KernelQuarantined)
 _TICKS = os.sysconf("SC_CLK_TCK")
 _POLL_S = 0.5
 _HEAD = (
-    f"{'workers':>8}{'verdicts':>10}{'minutes':>9}{'a minute':>10}{'ratio':>8}{'prepared':>10}{'built':>7}{'engine':>8}"
-    "  agreement  shares"
+    f"{'problem':16}{'workers':>8}{'verdicts':>10}{'minutes':>9}{'a minute':>10}{'ratio':>8}{'prepared':>10}{'built':>7}"
+    f"{'engine':>8}  agreement  shares"
 )
 
 
@@ -57,6 +59,7 @@ _HEAD = (
 class Search:
     """One session on so many workers."""
 
+    problem: str
     workers: int
     verdicts: int
     failed: int
@@ -127,39 +130,47 @@ class Part:
         return ["taskset", "--cpu-list", ",".join(map(str, self.cores))] if self.cores else []
 
 
-def side_by_side(counts: Sequence[int], gpus: Sequence[str], cores: Sequence[int]) -> Iterator[list[tuple[int, Part]]]:
-    """Groups of runs that are to share the machine, each with its part: so many workers of ``counts``, in order."""
-    group: list[int] = []
-    for count in [*counts, None]:
-        if group and (count is None or sum(group) + count > len(gpus)):
-            each = len(cores) // sum(group)
-            ends = list(itertools.accumulate(group))
-            yield [
-                (here, Part(tuple(gpus[end - here : end]), tuple(cores[(end - here) * each : end * each])))
-                for here, end in zip(group, ends, strict=True)
-            ]
-            group = []
-        if count is not None:
-            group.append(count)
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One session to make: a problem on so many workers."""
+
+    problem: str
+    workers: int
+    part: Part = Part()
 
 
-def search(problem: str, workers: int, part: Part, given: argparse.Namespace) -> Search:
-    """Run one session in a folder of its own."""
+def side_by_side(runs: Sequence[Run], gpus: Sequence[str], cores: Sequence[int]) -> Iterator[list[Run]]:
+    """Groups of runs that are to share the machine, each with its part; those with fewer workers first."""
+    each = len(cores) // len(gpus)
+    group: list[Run] = []
+    used = 0
+    for run in sorted(runs, key=lambda one: one.workers):
+        if group and used + run.workers > len(gpus):
+            yield group
+            group, used = [], 0
+        end = used + run.workers
+        group.append(replace(run, part=Part(tuple(gpus[used:end]), tuple(cores[used * each : end * each]))))
+        used = end
+    yield group
+
+
+def search(run: Run, given: argparse.Namespace) -> Search:
+    """Make one session in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
         session, kernels = Path(folder, "session"), Path(folder, "kernels")
         kernels.mkdir()
         command = [
-            *part.command(), sys.executable, "-m", "espalier", "run", problem, "--headless", "--quiet",
-            "--device", given.device, "--fleet", f"local:{workers}", "--rounds", "1", "--kernels", str(given.variants + 1),
+            *run.part.command(), sys.executable, "-m", "espalier", "run", run.problem, "--headless", "--quiet",
+            "--device", given.device, "--fleet", f"local:{run.workers}", "--rounds", "1", "--kernels", str(given.variants + 1),
             "--session", str(session), "--regime", given.regime,
         ]  # fmt: skip
         command += ["--workload", given.workload] if given.workload else []
-        for name, text in seeds(problem, given.device, given.workload, given.variants).items():
+        for name, text in seeds(run.problem, given.device, given.workload, given.variants).items():
             (kernels / name).write_text(text)
             command += ["--seed-kernel", str(kernels / name)]
         environment = {
             **os.environ,
-            **part.environment(),
+            **run.part.environment(),
             "ESPALIER_CACHE": f"{folder}/cache",
             "ESPALIER_HOME": f"{folder}/home",
         }
@@ -173,7 +184,7 @@ def search(problem: str, workers: int, part: Part, given: argparse.Namespace) ->
         entries = read(session).entries
         if given.timeline:
             print(*timeline(entries, began), sep="\n", flush=True)
-        return counted(entries, workers, began, used / (time.time() - began))
+        return counted(entries, run, began, used / (time.time() - began))
 
 
 def processor_seconds(pid: int, before: float) -> float:
@@ -185,7 +196,7 @@ def processor_seconds(pid: int, before: float) -> float:
     return max(before, (int(fields[11]) + int(fields[12])) / _TICKS)
 
 
-def counted(entries: Sequence[e.Entry], workers: int, began: float, engine_share: float) -> Search:
+def counted(entries: Sequence[e.Entry], run: Run, began: float, engine_share: float) -> Search:
     """What the journal of a session says that began at ``began``."""
     state = advance(SessionState(), entries)
     mine = {name for name, kernel in state.kernels.items() if kernel.seed}
@@ -197,8 +208,9 @@ def counted(entries: Sequence[e.Entry], workers: int, began: float, engine_share
     speedups = {kernel.name: ratio for kernel in settled if (ratio := queries.speedup(state, kernel)) is not None}
     last = max(one.at for one in verdicts)
     return Search(
-        workers, len(settled), sum(kernel.failure is not None for kernel in settled), (last - first) / 60, first - began,
-        max(built, default=first) - first, engine_share, speedups, Counter(kernel.worker or "builders" for kernel in settled),
+        run.problem, run.workers, len(settled), sum(kernel.failure is not None for kernel in settled), (last - first) / 60,
+        first - began, max(built, default=first) - first, engine_share, speedups,
+        Counter(kernel.worker or "builders" for kernel in settled),
     )  # fmt: skip
 
 
@@ -238,13 +250,13 @@ def row(one: Search, first: Search) -> str:
     shares = ", ".join(f"{name} {count / one.verdicts:.0%}" for name, count in sorted(one.shares.items()))
     failed = f" ({one.failed} failed)" if one.failed else ""
     return (
-        f"{one.workers:8}{one.verdicts:10}{one.minutes:9.2f}{one.rate:10.1f}{one.rate / first.rate:8.2f}"
+        f"{one.problem:16}{one.workers:8}{one.verdicts:10}{one.minutes:9.2f}{one.rate:10.1f}{one.rate / first.rate:8.2f}"
         f"{one.preparation_s:8.0f} s{one.built_s:5.0f} s{one.engine_share:8.0%}  {same} of {both}  {shares}{failed}"
     )
 
 
 def main() -> None:
-    """Print a table for each problem."""
+    """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("problems", nargs="+", metavar="PROBLEM")
     parser.add_argument("--counts", default="1,2,4", help="workers, comma separated")
@@ -256,19 +268,18 @@ def main() -> None:
     parser.add_argument("--timeline", action="store_true", help="print what each worker did when")
     given = parser.parse_args()
     counts = [int(count) for count in given.counts.split(",")]
-    groups: list[list[tuple[int, Part]]] = [[(count, Part())] for count in counts]
+    runs = [Run(problem, count) for problem in given.problems for count in counts]
+    groups = [[run] for run in runs]
     if given.side_by_side:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         gpus = visible.split(",") if visible else list(map(str, range(len(gpu_names()))))
-        groups = list(side_by_side(counts, gpus, sorted(os.sched_getaffinity(0))))
-    for problem in given.problems:
-        found: list[Search] = []
-        print(f"{problem}\n{_HEAD}", flush=True)
-        for group in groups:
-            with ThreadPoolExecutor() as pool:
-                for one in pool.map(lambda run: search(problem, *run, given), group):  # noqa: B023 - consumed here
-                    found.append(one)
-                    print(row(one, found[0]), flush=True)
+        groups = list(side_by_side(runs, gpus, sorted(os.sched_getaffinity(0))))
+    first: dict[str, Search] = {}
+    print(_HEAD, flush=True)
+    for group in groups:
+        with ThreadPoolExecutor() as pool:
+            for one in pool.map(lambda run: search(run, given), group):
+                print(row(one, first.setdefault(one.problem, one)), flush=True)
 
 
 if __name__ == "__main__":

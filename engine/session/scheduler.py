@@ -92,7 +92,8 @@ def _for_fleet(
     builds: list[w.Work], device: list[w.Work], in_hand: Collection[w.WorkKey], lanes: Lanes
 ) -> tuple[list[w.Work], list[w.Work]]:  # fmt: skip
     """What the workers can take. A race waits for the worker of its incumbent and keeps no other one from working; of races
-    that share a kernel one runs at a time, because it may decide the others."""
+    that share a kernel one runs at a time, because it may decide the others. No race starts while a kernel waits for a worker
+    to be verified or measured: it may rank above both, and the race would be for nothing."""
     racing = {name for key in in_hand if key.kind == w.WorkKind.RACE for name in key.subjects}
     open_races: list[w.Work] = []
     for work in device:
@@ -105,7 +106,8 @@ def _for_fleet(
         builds = builds[: max(0, free)]
         free -= min(len(builds), max(0, lanes.builds - sum(lane(key) is Lane.BUILD for key in in_hand)))
     others = [work for work in device if not isinstance(work, w.Race)]
-    return builds, [*others[: max(0, free)], *open_races]
+    started = others[: max(0, free)]
+    return builds, [*started, *(open_races if len(started) == len(others) else ())]
 
 
 def _in_lane(waiting: Iterable[w.Work], wanted_lane: Lane) -> list[w.Work]:

@@ -11,6 +11,7 @@ from engine.session.scheduler import Lane, Lanes, lane, work_to_start
 
 CPUS = Lanes(builds=3, models=2, device_builds=True, workers=3)
 GPUS = Lanes(builds=2, models=2, device_builds=False, workers=3)
+PAIR = Lanes(builds=2, models=2, device_builds=False, workers=2)
 CPU = Lanes(builds=2, models=2, device_builds=True)
 GPU = Lanes(builds=2, models=2, device_builds=False)
 
@@ -55,6 +56,9 @@ def started(owed: str, in_hand: str = "", lanes: Lanes = GPU, shut: tuple[Lane, 
         ("x8 x9 xa", "", GPUS, "x8 xa"),
         ("x9 xa", "x8", GPUS, "xa"),
         ("m1 m2 v3 x9", "x8", GPUS, "m1 m2 v3"),
+        ("m1 m2 v3 xa", "", PAIR, "m1 m2"),
+        ("v3 xa", "m1 m2", PAIR, ""),
+        ("v3 xa", "m1", PAIR, "v3 xa"),
     ],
 )
 def test_what_starts(owed: str, in_hand: str, lanes: Lanes, expected: str) -> None:
