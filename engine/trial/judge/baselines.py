@@ -182,10 +182,14 @@ class Baselines:
             except (ProblemError, TrustedProcessLost) as error:
                 yield name, f"baseline {name} skipped: {str(error).removeprefix('the baseline cannot be measured: ')}"
 
-    def start_ahead(self) -> None:
-        """Start the ranking baseline's processes for ``measure``, with nothing loaded, and do not wait for them."""
+    def start_ahead(self, contracts: Mapping[str, str]) -> None:
+        """Start what ``measure`` and then a kernel of this contract need, with nothing loaded, and do not wait.
+
+        These are processes of the ranking baseline, and null runners.
+        """
         if self._device.kind == "cuda" and self._workloads == 1 and not self.started:
             self._pool.start_baselines(self._opened.baseline, SAME_PAIRS + 1, checking=True)
+            self._pool.start_null_runners(contracts)
 
     def _pairs(self, bed: TestBed) -> list[PairTimes]:
         """Each baseline interleaved with the ranking one, and each process of the ranking one with the next one.

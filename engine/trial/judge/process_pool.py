@@ -21,7 +21,7 @@ from engine.trial.judge.host_client import Host, cores
 from engine.trial.judge.input_dump import call_template, construction_arguments
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.test_bed import TestBed
-from engine.trial.judge.timing import BY_JUDGES_CLOCK, null_name, path_of
+from engine.trial.judge.timing import BY_JUDGES_CLOCK, NATIVE, null_name, path_of
 from engine.trial.messages import ArenaHandle, LoadKernel, RunKernel
 from engine.trial.protocol import OTHER, Candidate, WorkloadBinary
 from engine.trial.shared import arena
@@ -223,12 +223,17 @@ class ProcessPool:
 
     def start_null_runners(self, contracts: Mapping[str, str]) -> None:
         """Start them without waiting: their contexts are created meanwhile."""
-        for path in _paths(contracts):
+        for path in map(self._null_process, _paths(contracts)):
             runner = self._null_runners.get(path)
             if runner is None or not runner.alive:
                 self._null_runners[path] = RunnerClient(self._null_host, seconds=CALL_S, trusted=True)
 
+    def _null_process(self, path: str) -> str:
+        """The path whose null runner serves this one: on a GPU an empty call is the same on every path."""
+        return path if self._device.kind == "cpu" else NATIVE
+
     def _null_runner(self, bed: TestBed, path: str) -> RunnerClient:
+        path = self._null_process(path)
         runner = self._null_runners[path]
         if runner.loaded_for is not bed and not runner.switch(bed):
             load, fds = self._load(runner, bed, contract="null", baseline=path)
