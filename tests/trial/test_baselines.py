@@ -94,15 +94,20 @@ def test_where_processes_end_with_their_pair_the_one_that_stays_serves_the_next_
 
     pool = ProcessPool(tiny(), devices.describe("cpu"), cold=True, confined=False)
     bed = object()
-    for keeps in (True, False):
-        pool.use(MemoryPlan(1, True, keeps, False, False))
+    for keeps, ahead in ((True, 0), (False, 0), (False, 1)):
+        ended.clear()
+        pool.use(MemoryPlan(1, True, keeps, False, False, pairs_ahead=ahead))
         pool._baseline_runners = {("eager", n): runner(n, bed if n < 2 else None) for n in range(4)}
-        last = pool._baseline_runners["eager", 1]
+        every = dict(pool._baseline_runners)
         pool.end_pair(("eager", 1))
         assert ended == ([] if keeps else [0])
         pool.keep_for_screen("eager", 1)
-        assert (pool._baseline_runners["eager", 0] is last) == (not keeps)
-        assert {pair for _, pair in pool._baseline_runners} == ({0, 1, 2, 3} if keeps else {0, 2, 3})
+        if keeps:
+            assert pool._baseline_runners == every
+            continue
+        assert pool._baseline_runners["eager", 0] is every["eager", 1]
+        assert {pair for _, pair in pool._baseline_runners} == set(range(1 + ahead)), "more contexts than the plan has room for"
+        assert ended == ([0, 3] if ahead else [0, 2, 3])
 
 
 @pytest.mark.parametrize(("apart", "pairs"), [(0.0001, 3), (0.02, 4)])

@@ -157,9 +157,19 @@ class ProcessPool:
             self._baseline_runners.pop(key).close()
 
     def keep_for_screen(self, name: str, pair: int) -> None:
-        """Use a baseline's runner of this pair in the first one of the next kernel, where pairs' runners are ended."""
-        if not self._keeps_processes and (name, 0) not in self._baseline_runners:
-            self._baseline_runners[name, 0] = self._baseline_runners.pop((name, pair))
+        """Use a baseline's runner of this pair in the first one of the next kernel, where pairs' runners are ended.
+
+        Those that were started for further pairs serve the kernel's, as many as the memory plan allows.
+        """
+        if self._keeps_processes or (name, 0) in self._baseline_runners:
+            return
+        self._baseline_runners[name, 0] = self._baseline_runners.pop((name, pair))
+        unused = [key for key in self._baseline_runners if key[0] == name and key[1] > pair]
+        for ahead, runner in enumerate([self._baseline_runners.pop(key) for key in unused], 1):
+            if ahead <= self._pairs_ahead:
+                self._baseline_runners[name, ahead] = runner
+            else:
+                runner.close()
 
     def _load_baseline(self, runner: RunnerClient, bed: TestBed, name: str) -> None:
         bed.draw_weights()  # it takes them while it loads
