@@ -169,6 +169,17 @@ class Channel:
         except OSError:
             return False
 
+    def has_ended(self) -> bool:
+        """Whether the other side has closed it and nothing is left to receive."""
+        if self._buffer:
+            return False
+        try:
+            return bool(self._poller.poll(0)) and not self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def receive(self, kind: type[M] | Any, timeout_s: float | None = None) -> tuple[M, list[int]]:
         """The next message, checked against ``kind`` (a union of messages), and the descriptors that came with it.
 

@@ -16,9 +16,13 @@ from engine.domain.model import Contract, Dialect, Interval
 from engine.domain.preparation import Peaks
 from engine.domain.work import Prepared, Verified
 from engine.problem import catalog
+from engine.session.fake_bench import FAKE_GPU
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
-from engine.trial.judge import devices
+from engine.trial.judge import baselines, devices
+from engine.trial.judge.baselines import Baselines
+from engine.trial.judge.call_times import Timing
 from engine.trial.judge.process_pool import ProcessPool
+from engine.trial.judge.timing import PairTimes
 from engine.trial.runner.runner import _error_text
 
 RIGHT = (Path(__file__).parent.parent / "exploits" / "right.h").read_text()
@@ -90,15 +94,42 @@ def test_where_processes_end_with_their_pair_the_one_that_stays_serves_the_next_
 
     pool = ProcessPool(tiny(), devices.describe("cpu"), cold=True, confined=False)
     bed = object()
-    for keeps in (True, False):
-        pool.use(MemoryPlan(1, True, keeps, False, False))
+    for keeps, ahead in ((True, 0), (False, 0), (False, 1)):
+        ended.clear()
+        pool.use(MemoryPlan(1, True, keeps, False, False, pairs_ahead=ahead))
         pool._baseline_runners = {("eager", n): runner(n, bed if n < 2 else None) for n in range(4)}
-        last = pool._baseline_runners["eager", 1]
+        every = dict(pool._baseline_runners)
         pool.end_pair(("eager", 1))
         assert ended == ([] if keeps else [0])
         pool.keep_for_screen("eager", 1)
-        assert (pool._baseline_runners["eager", 0] is last) == (not keeps)
-        assert {pair for _, pair in pool._baseline_runners} == ({0, 1, 2, 3} if keeps else {0, 2, 3})
+        if keeps:
+            assert pool._baseline_runners == every
+            continue
+        assert pool._baseline_runners["eager", 0] is every["eager", 1]
+        assert {pair for _, pair in pool._baseline_runners} == set(range(1 + ahead)), "more contexts than the plan has room for"
+        assert ended == ([0, 3] if ahead else [0, 2, 3])
+
+
+@pytest.mark.parametrize(("apart", "pairs"), [(0.0001, 3), (0.02, 4)])
+def test_a_baseline_against_itself_ends_once_it_shows_no_difference(
+    apart: float, pairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[object] = []
+
+    def run_pair(*_: object) -> PairTimes:
+        done.append("pair")
+        us = 100.0 * (1 + apart * (-1) ** len(done))
+        return PairTimes({"eager": [Timing(100.0, 200.0, 0.0)], "itself": [Timing(us, 200.0, 0.0)]})
+
+    monkeypatch.setattr(baselines, "run_pair", run_pair)
+    pool = SimpleNamespace(
+        keeps_processes=False, start_baselines=lambda *_: None, stand_by=lambda: None, end_pair=lambda _: None,
+        baselines=lambda _, names, pair: dict.fromkeys(names, pair), keep_for_screen=lambda *kept: done.append(kept),
+    )  # fmt: skip
+    opened = SimpleNamespace(same=None, baseline="eager", others=())
+    trial = Baselines(opened, FAKE_GPU, pool, None)
+    trial._pairs(None)
+    assert done == [*["pair"] * pairs, ("eager", pairs)]
 
 
 def test_a_long_message_repeats_its_first_lines_at_the_end() -> None:

@@ -1,17 +1,19 @@
 """A judge that starts: it takes nothing of a GPU before the engine, which then holds the device, asks for something.
 
-Then its hosts start while it imports torch.
+Then its hosts start while it imports torch. It starts nothing for a next kernel once the engine has gone.
 """
 
 from __future__ import annotations
 
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from engine.trial.judge.__main__ import begin
 from engine.trial.judge.host_client import EarlyHosts, Host
+from engine.trial.judge.judge import Judge
 from engine.trial.shared.cuda import driver
 
 
@@ -61,3 +63,16 @@ def test_hosts_start_even_if_the_server_reads_the_request_first(monkeypatch: pyt
         assert len(taken) == EarlyHosts.COUNT
         hosts.launch(wanted=True)  # the thread wakes at a later request
         assert len(started) == EarlyHosts.COUNT
+
+
+def test_no_process_starts_for_a_next_kernel_where_there_is_none() -> None:
+    """Processes were started although the engine had gone, and had to end again."""
+    for over, ahead in ((False, 3), (True, 0)):
+        started: list[int] = []
+        judge = Judge.__new__(Judge)
+        judge._bounds = (3, 8)
+        judge._process_pairs = SimpleNamespace(end_processes=lambda: None)
+        judge._trials = [SimpleNamespace(beds=SimpleNamespace(in_use=True))]
+        judge._pool = SimpleNamespace(discard_prestarted=lambda: None, prestart=started.append)
+        judge.tidy(lambda over=over: over)
+        assert sum(started) == ahead

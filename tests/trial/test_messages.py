@@ -181,6 +181,17 @@ def test_waiting_messages_are_detected(ends: tuple[Channel, socket.socket]) -> N
     assert not channel.waiting()
 
 
+def test_the_end_of_the_other_side_is_seen_once_everything_is_received(ends: tuple[Channel, socket.socket]) -> None:
+    channel, other = ends
+    assert not channel.has_ended()
+    Channel(other).send(RunnerReady(1.0))
+    assert not channel.has_ended()
+    other.close()
+    assert not channel.has_ended(), "a message is left"
+    channel.receive(RunnerReply)
+    assert channel.has_ended()
+
+
 def test_a_receiver_that_does_not_read_cannot_block_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.trial.channel._SEND_S", 0.05)
     channel, other = Channel.pair()

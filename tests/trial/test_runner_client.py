@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 from weakref import WeakKeyDictionary
 
@@ -11,14 +12,16 @@ from trial.ground import tiny
 
 from engine.domain.model import FailureKind
 from engine.problem.reference import Reference
-from engine.trial.judge import devices, test_bed
+from engine.trial.judge import devices, process_pool, test_bed
 from engine.trial.judge.calibration import calibrate
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.gate import DeviceOutputs, Segments
 from engine.trial.judge.held_outputs import HeldOutputs
 from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.runner_client import RunnerClient
+from engine.trial.judge.timing import KERNEL
 from engine.trial.messages import AllStopped, ArenaHandle, ClaimedTimes, RunKernel, Segment, SegmentFreed
+from engine.trial.protocol import OTHER
 from engine.trial.shared.cuda.device_memory import DeviceHandle, Means
 
 
@@ -67,6 +70,26 @@ def test_a_trusted_runner_goes_on_with_what_it_has_loaded_for_another_workload(m
         pool.close()
         for bed in beds:
             bed.close()
+
+
+@pytest.mark.parametrize(("device", "processes"), [("cpu", 2), ("cuda", 1)])
+def test_on_a_gpu_one_null_runner_serves_every_path(device: str, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The preparation started one that no module used, and every module waited for another one's context."""
+    started: list[SimpleNamespace] = []
+
+    def runner(*_: object, **__: object) -> SimpleNamespace:
+        started.append(SimpleNamespace(alive=True, loaded_for=None, warm=lambda *_, **__: None, switch=lambda _: False))
+        return started[-1]
+
+    monkeypatch.setattr(process_pool, "RunnerClient", runner)
+    pool = ProcessPool(tiny(), replace(devices.describe("cpu"), kind=device), cold=True, confined=False)
+    monkeypatch.setattr(pool, "_load", lambda *_, **__: (None, []))
+    pool.start_null_runners({KERNEL: "host"})
+    bed = object()
+    found = pool.null_runners(bed, {KERNEL: "module", OTHER: "plan"})
+    assert set(found) == {"null", "null:native"}
+    assert len(started) == processes
+    assert all(one.loaded_for is bed for one in started)
 
 
 class Replies:

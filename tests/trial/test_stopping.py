@@ -34,3 +34,21 @@ def test_the_mean_over_workloads_has_the_pairs_that_all_of_them_have() -> None:
 def test_a_single_workload_is_settled_without_a_doubt_and_with_a_narrow_interval() -> None:
     assert stopping.owed([CLEAR], [], "cpu", 0.01) == frozenset()
     assert stopping.owed([CLEAR], [0], "cpu", 0.01) == stopping.owed([WIDE], [], "cpu", 0.01) == {0}
+
+
+@pytest.mark.parametrize(
+    ("itself", "others", "settled"),
+    [
+        ((0.001, 0.0), (), False),
+        ((0.001, 0.0, -0.001), (), True),
+        ((0.011, 0.012, 0.011), (), False),
+        ((0.01, 0.0, -0.01), (), False),
+        ((0.001, 0.0, -0.001), ((0.7, 0.7, 0.701),), True),
+        ((0.001, 0.0, -0.001), ((0.7, 0.8, 0.7),), False),
+    ],
+    ids=["too few pairs", "the same", "narrow beside 1", "wide", "another baseline, narrow", "another baseline, wide"],
+)  # fmt: skip
+def test_a_baseline_that_shows_no_difference_to_itself_needs_no_further_pair(
+    itself: tuple[float, ...], others: tuple[tuple[float, ...], ...], settled: bool
+) -> None:
+    assert stopping.is_same(itself, others, "cuda") == settled

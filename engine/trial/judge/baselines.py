@@ -23,6 +23,7 @@ from engine.trial.judge.judged_calls import CheckTally
 from engine.trial.judge.measurement import MeasurementReport
 from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.runner_client import RunnerClient
+from engine.trial.judge.stopping import is_same
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.timing import PairTimes, log_ratios, samples_for, shared_samples
 from engine.trial.protocol import OpenRequest
@@ -182,13 +183,19 @@ class Baselines:
             except (ProblemError, TrustedProcessLost) as error:
                 yield name, f"baseline {name} skipped: {str(error).removeprefix('the baseline cannot be measured: ')}"
 
-    def start_ahead(self) -> None:
-        """Start the ranking baseline's processes for ``measure``, with nothing loaded, and do not wait for them."""
+    def start_ahead(self, contracts: Mapping[str, str]) -> None:
+        """Start what ``measure`` and then a kernel of this contract need, with nothing loaded, and do not wait.
+
+        These are processes of the ranking baseline, and null runners.
+        """
         if self._device.kind == "cuda" and self._workloads == 1 and not self.started:
             self._pool.start_baselines(self._opened.baseline, SAME_PAIRS + 1, checking=True)
+            self._pool.start_null_runners(contracts)
 
     def _pairs(self, bed: TestBed) -> list[PairTimes]:
         """Each baseline interleaved with the ranking one, and each process of the ranking one with the next one.
+
+        There are ``SAME_PAIRS`` of them, or fewer if those show no difference (``stopping.is_same``).
 
         Its processes are a chain: n pairs take n + 1 of them. One that is slow counts once on either side, so the mean of the
         pairs differs less from 1 than that of pairs without a process in common, and their spread is larger. The effect that
@@ -208,8 +215,15 @@ class Baselines:
             contest = Contestants({}, {**others, _ITSELF: itself}, {})
             pairs.append(run_pair(bed, contest, samples, self._setup, CheckTally()))
             self._pool.end_pair((ranking, index + 1))
-        self._pool.keep_for_screen(ranking, SAME_PAIRS)
+            if self._is_same(pairs):
+                break
+        self._pool.keep_for_screen(ranking, len(pairs))
         return pairs
+
+    def _is_same(self, pairs: Sequence[PairTimes]) -> bool:
+        ranking = self._opened.baseline
+        others = [log_ratios(pairs, ranking, name) for name in self._unkept() if name != ranking]
+        return is_same(log_ratios(pairs, ranking, _ITSELF), others, self._device.kind)
 
     def _runners_of(self, bed: TestBed, pair: int) -> tuple[dict[str, RunnerClient], RunnerClient]:
         """The runners of all baselines in one pair, and the ranking one's in the next. Started at first use."""

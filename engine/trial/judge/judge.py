@@ -319,11 +319,14 @@ class Judge:
         self._process_pairs.take(judged, say, pairs, take, owed, bounds)
         return pairs
 
-    def tidy(self) -> None:
-        """Work deferred until after the verdict: end the measured processes, start those of the next kernel."""
+    def tidy(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Work deferred until after the verdict: end the measured processes, start those of the next kernel.
+
+        ``is_over``: whether there is none. It is asked once the processes have ended, which takes a moment on a GPU.
+        """
         try:
             self._process_pairs.end_processes()
-            if self._trials[0].beds.in_use:
+            if self._trials[0].beds.in_use and not is_over():
                 self._pool.discard_prestarted()
                 self._pool.prestart(self._bounds[0])
         except SandboxError:

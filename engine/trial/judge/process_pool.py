@@ -21,7 +21,7 @@ from engine.trial.judge.host_client import Host, cores
 from engine.trial.judge.input_dump import call_template, construction_arguments
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.test_bed import TestBed
-from engine.trial.judge.timing import BY_JUDGES_CLOCK, null_name, path_of
+from engine.trial.judge.timing import BY_JUDGES_CLOCK, NATIVE, null_name, path_of
 from engine.trial.messages import ArenaHandle, LoadKernel, RunKernel
 from engine.trial.protocol import OTHER, Candidate, WorkloadBinary
 from engine.trial.shared import arena
@@ -157,9 +157,19 @@ class ProcessPool:
             self._baseline_runners.pop(key).close()
 
     def keep_for_screen(self, name: str, pair: int) -> None:
-        """Use a baseline's runner of this pair in the first one of the next kernel, where pairs' runners are ended."""
-        if not self._keeps_processes and (name, 0) not in self._baseline_runners:
-            self._baseline_runners[name, 0] = self._baseline_runners.pop((name, pair))
+        """Use a baseline's runner of this pair in the first one of the next kernel, where pairs' runners are ended.
+
+        Those that were started for further pairs serve the kernel's, as many as the memory plan allows.
+        """
+        if self._keeps_processes or (name, 0) in self._baseline_runners:
+            return
+        self._baseline_runners[name, 0] = self._baseline_runners.pop((name, pair))
+        unused = [key for key in self._baseline_runners if key[0] == name and key[1] > pair]
+        for ahead, runner in enumerate([self._baseline_runners.pop(key) for key in unused], 1):
+            if ahead <= self._pairs_ahead:
+                self._baseline_runners[name, ahead] = runner
+            else:
+                runner.close()
 
     def _load_baseline(self, runner: RunnerClient, bed: TestBed, name: str) -> None:
         bed.draw_weights()  # it takes them while it loads
@@ -223,12 +233,17 @@ class ProcessPool:
 
     def start_null_runners(self, contracts: Mapping[str, str]) -> None:
         """Start them without waiting: their contexts are created meanwhile."""
-        for path in _paths(contracts):
+        for path in map(self._null_process, _paths(contracts)):
             runner = self._null_runners.get(path)
             if runner is None or not runner.alive:
                 self._null_runners[path] = RunnerClient(self._null_host, seconds=CALL_S, trusted=True)
 
+    def _null_process(self, path: str) -> str:
+        """The path whose null runner serves this one: on a GPU an empty call is the same on every path."""
+        return path if self._device.kind == "cpu" else NATIVE
+
     def _null_runner(self, bed: TestBed, path: str) -> RunnerClient:
+        path = self._null_process(path)
         runner = self._null_runners[path]
         if runner.loaded_for is not bed and not runner.switch(bed):
             load, fds = self._load(runner, bed, contract="null", baseline=path)

@@ -76,7 +76,7 @@ def main(supervisor: socket.socket | None, hosts: EarlyHosts | None) -> None:
             if isinstance(reply, p.JudgeFailed) and "CUDA error" in reply.reason:
                 return  # its context is lost: the engine starts a new judge
             if judge is not None and not isinstance(request, p.VerifyRequest):
-                judge.tidy()
+                judge.tidy(channel.has_ended)
     except ChannelClosed:
         pass
     finally:

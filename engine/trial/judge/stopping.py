@@ -21,6 +21,23 @@ _CLEAR = 3.0
 _HALF_WIDTH = {"cuda": 0.01, "cpu": 0.03}
 """Half-width of the interval (in logarithms) at which a precise measurement stops."""
 
+LEAST_SAME_PAIRS = 3
+"""Fewest process pairs of the ranking baseline against itself."""
+
+
+def is_same(itself: Sequence[float], others: Collection[Sequence[float]], kind: str) -> bool:
+    """Whether the ranking baseline against itself, and the ``others`` against it, need no further process pair.
+
+    Log ratios, one a pair. Done are intervals no wider than the one at which a kernel's measurement stops, around 1 for the
+    baseline itself: a smaller floor would decide nothing. Few pairs give wide intervals, so a noisy baseline rarely gets there
+    by luck: intervals cover as often as with all pairs, and are up to 7 % wider (``benchmarks/interval_coverage.py``).
+    """
+    if len(itself) < LEAST_SAME_PAIRS:
+        return False
+    same = stats.ratio_interval(itself)
+    halves = [math.log(one.high / one.low) / 2 for one in map(stats.ratio_interval, others)]
+    return max(math.log(same.high), -math.log(same.low), *halves) <= _HALF_WIDTH[kind]
+
 
 def race_bounds(effort: int | None) -> tuple[int, int] | None:
     """Minimum and maximum of process pairs in a race; ``None``: those of a precise measurement."""

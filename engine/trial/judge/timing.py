@@ -31,9 +31,13 @@ BY_JUDGES_CLOCK = ("host", "module")
 """The contracts under which the judge's clock counts."""
 
 
+NATIVE = "native"
+"""The path of every contract but ``module``."""
+
+
 def path_of(contract: str) -> str:
     """The path of a contract's calls: ``module`` or ``native``."""
-    return "module" if contract == "module" else "native"
+    return "module" if contract == "module" else NATIVE
 
 
 def null_name(path: str, contracts: Mapping[str, str]) -> str:

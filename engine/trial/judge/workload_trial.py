@@ -173,7 +173,7 @@ class WorkloadTrial:
         bed = self.bed()
         self._tools.weights.renew(bed, candidate, scalars=True)
         self.load(runner, candidate)
-        self.baselines.start_ahead()
+        self.baselines.start_ahead({KERNEL: candidate.contract})
         self._tools.weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
         own, perturbed = CheckTally(), CheckTally()
         jitter = self._check_outputs(bed, runner, own, perturbed)
@@ -191,16 +191,15 @@ class WorkloadTrial:
         weights.renew(bed, candidate, scalars=True)
         contracts = {KERNEL: candidate.contract}
         pool.prestart(prestarted)
-        pool.start_null_runners(contracts)
         if not self.baselines.started:
             say("starting the baselines")
-        baselines = self.baselines.runners(bed, 0)  # they load meanwhile
+        baselines, nulls = self.baselines.runners(bed, 0), pool.null_runners(bed, contracts)  # they load meanwhile
         self.load(runner, candidate)
         pool.stand_by()
         weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
         own, perturbed = (known.own, known.perturbed) if known is not None else (CheckTally(), CheckTally())
         jitter = known.jitter if known is not None else self._check_outputs(bed, runner, own, perturbed)
-        contest = Contestants({KERNEL: runner}, baselines, pool.null_runners(bed, contracts), contracts)
+        contest = Contestants({KERNEL: runner}, baselines, nulls, contracts)
         pool.stand_by()
         say("quick timing")
         pair = self._screen(bed, contest, own)

@@ -1,7 +1,8 @@
 """Device memory in which a module allocates while it is called, so that the judge can read its outputs there. Imports torch.
 
 Torch's allocator takes its segments for this pool from allocations that can be exported. The judge gets each segment's
-descriptor when it is made. Nothing is copied between a module's last kernel and the judge's comparison.
+descriptor when it is made. Nothing is copied between a module's last kernel and the judge's comparison. Baselines allocate in
+such memory too, unread: the kind of memory must not decide a comparison.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class ModuleMemory:
 
     _of_process: ModuleMemory | None = None
 
-    def __init__(self, device: int, send: Send) -> None:
+    def __init__(self, device: int, send: Send | None) -> None:
+        """``send``: ``None`` where the judge does not read the memory."""
         self._device = device
         self._send = send
         self._segments: dict[int, LentArena] = {}
@@ -38,7 +40,7 @@ class ModuleMemory:
         self._pool = torch.cuda.MemPool(self._allocator)
 
     @classmethod
-    def of_process(cls, device: int, send: Send) -> ModuleMemory:
+    def of_process(cls, device: int, send: Send | None) -> ModuleMemory:
         """The process's pool, made at first use."""
         if cls._of_process is None:
             cls._of_process = cls(device, send)
@@ -61,21 +63,28 @@ class ModuleMemory:
     def _new_segment(self, size: int, _: int, __: int) -> int | None:
         try:
             arena = LentArena.create(self._device, size)
-            handle = arena.handle()
-            try:
-                self._send(Segment(arena.pointer, ArenaHandle("cuda-fd", size, False, handle.header())), (handle.descriptor,))
-            finally:
-                os.close(handle.descriptor)
+            if self._send is not None:
+                self._lend(arena, self._send)
         except Exception:  # torch reports an allocation that failed
             return None
         self._segments[arena.pointer] = arena
         return arena.pointer
 
+    @staticmethod
+    def _lend(arena: LentArena, send: Send) -> None:
+        """Send the judge a handle of the segment."""
+        handle = arena.handle()
+        try:
+            send(Segment(arena.pointer, ArenaHandle("cuda-fd", arena.size, False, handle.header())), (handle.descriptor,))
+        finally:
+            os.close(handle.descriptor)
+
     def _drop_segment(self, address: int, _: int, __: int, ___: int) -> None:
         arena = self._segments.pop(address, None)
         if arena is not None:
             arena.close()
-            self._send(SegmentFreed(address))
+            if self._send is not None:
+                self._send(SegmentFreed(address))
 
 
 def _release_lock_while_allocating() -> None:
