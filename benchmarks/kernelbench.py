@@ -21,6 +21,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import random
 import signal
 import sys
@@ -60,6 +61,22 @@ class Plan:
     """The workers of ``--fleet``, by name."""
     launcher: WorkerLauncher | None = None
     """Starts them, if they are those of a cluster."""
+    suite: str = ""
+    """The suite to judge on where a problem has it, instead of ``workload``."""
+    accept_unverifiable: bool = False
+    deadline: float = math.inf
+    """When no further file starts, and what runs is ended, on the monotonic clock."""
+
+    def request(self, entry: Entry, device: str, cores: tuple[int, ...] = ()) -> Request:
+        """What is asked of the process that judges ``entry``."""
+        return Request(
+            str(entry.path), entry.name, device, entry.kernel or self.kernel, self.workload, dict(self.settings),
+            self.memory_limit, cores, self.suite, self.accept_unverifiable,
+        )  # fmt: skip
+
+    def seconds(self) -> float:
+        """How long a file that starts now may take."""
+        return min(self.time_limit, self.deadline - time.monotonic())
 
 
 async def judged(entry: Entry, device: str, plan: Plan, process: JudgingProcess | None) -> Result:
@@ -71,16 +88,14 @@ async def judged(entry: Entry, device: str, plan: Plan, process: JudgingProcess 
         return await _judged_elsewhere(entry, place, plan, plan.launcher)
     label = _label(device, plan)
     cores = place.cores if place is not None else ()
-    request = Request(
-        str(entry.path), entry.name, label, plan.kernel, plan.workload, dict(plan.settings), plan.memory_limit, cores
-    )  # fmt: skip
+    request, limit = plan.request(entry, label, cores), plan.seconds()
     began = time.monotonic()
     memory = PeakMemory(process.pid, label)
     watching = asyncio.create_task(memory.watch())
     try:
-        found = _read(request, await process.judge(request, plan.time_limit), process.said)
+        found = _read(request, await process.judge(request, limit), process.said)
     except TimeoutError:
-        reason = f"not judged within {plan.time_limit:g} s" + "".join(f"; {step}" for step in process.said)
+        reason = f"not judged within {limit:g} s" + "".join(f"; {step}" for step in process.said)
         found = Result(request.name, device, request.kernel, Status.TIME_LIMIT, short(reason))
     finally:
         watching.cancel()
@@ -97,15 +112,13 @@ def _label(device: str, plan: Plan) -> str:
 async def _judged_elsewhere(entry: Entry, place: WorkerPlace, plan: Plan, launcher: WorkerLauncher) -> Result:
     """The result of one file from a worker of a cluster, which starts for it and ends with it. Its peak memory is not known."""
     device = place.device.partition(":")[0]
-    request = Request(
-        str(entry.path), entry.name, place.device, plan.kernel, plan.workload, dict(plan.settings), plan.memory_limit
-    )  # fmt: skip
+    request, limit = plan.request(entry, place.device), plan.seconds()
     began = time.monotonic()
     try:
-        async with asyncio.timeout(plan.time_limit):
+        async with asyncio.timeout(limit):
             found = await judge_on(launcher, place, request)
     except TimeoutError:
-        found = Result(request.name, device, request.kernel, Status.TIME_LIMIT, f"not judged within {plan.time_limit:g} s")
+        found = Result(request.name, device, request.kernel, Status.TIME_LIMIT, f"not judged within {limit:g} s")
     where = f"{device}:{place.name}" if not place.name.startswith(device) else place.name
     return replace(found, device=where, seconds=time.monotonic() - began, settings=dict(plan.settings))
 
@@ -135,7 +148,7 @@ async def run(entries: Sequence[Entry], devices: Sequence[str], plan: Plan, resu
     async def worker(device: str) -> None:
         here = NextProcess(_label(device, plan)) if plan.launcher is None else None
         try:
-            while not waiting.empty():
+            while not waiting.empty() and time.monotonic() < plan.deadline:
                 entry = waiting.get_nowait()
                 process = await here.take(more=not waiting.empty()) if here is not None else None
                 found = await judged(entry, device, plan, process)
@@ -156,12 +169,16 @@ async def run(entries: Sequence[Entry], devices: Sequence[str], plan: Plan, resu
 
 
 def known_results(results: Path, plan: Plan, kind: str) -> list[Result]:
-    """Earlier results of the same kernels, settings and kind of device, the latest of each file. A torn line is skipped."""
+    """Earlier results of the same kernels, settings and kind of device, the latest of each file. A torn line is skipped.
+
+    A plan without a kernel is that of entries with kernels of their own, which their names tell.
+    """
     found: dict[str, Result] = {}
     for text in results.read_text(encoding="utf-8").splitlines() if results.exists() else ():
         with contextlib.suppress(ValueError, TypeError, KeyError):
             one = Result.from_json(json.loads(text))
-            if (one.kernel, dict(one.settings), one.device.partition(":")[0]) == (plan.kernel, dict(plan.settings), kind):
+            same = (dict(one.settings), one.device.partition(":")[0]) == (dict(plan.settings), kind)
+            if same and plan.kernel in ("", one.kernel):
                 found[one.name] = one
     return list(found.values())
 
@@ -170,6 +187,7 @@ def row(one: Result) -> tuple[str, ...]:
     """A row of the table."""
     share = f"{one.peak_bytes / one.operand_bytes:.1f}" if one.peak_bytes and one.operand_bytes else ""
     ratio = "{:.3f} [{:.3f}, {:.3f}]".format(*one.speedup) if one.speedup else ""
+    ratio += f"; worst of {one.workloads}: {one.worst}" if one.worst else ""
     return (
         one.name, one.device, one.status.replace("_", " "), f"{one.seconds:.1f}",
         f"{one.peak_bytes / GIB:.2f}" if one.peak_bytes else "", share, f"{one.time_us:.1f}" if one.time_us else "", ratio,

@@ -22,6 +22,8 @@ class Entry:
     number: int
     name: str
     path: Path
+    kernel: str = ""
+    """The kernel to judge for it, instead of the one that all files have: ``own`` or a kernel's file."""
 
 
 def chosen_entries(path: Path, levels: Sequence[int], numbers: Sequence[int], names: Sequence[str]) -> list[Entry]:

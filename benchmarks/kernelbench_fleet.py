@@ -13,8 +13,10 @@ from benchmarks.kernelbench_judging import (
     Request,
     Result,
     Status,
+    assigned,
     candidate_text,
     find_problem,
+    lacks_memory,
     operand_bytes,
     port_of,
     refusal,
@@ -32,7 +34,6 @@ from engine.fleet.places import WorkerPlace
 from engine.session.seeds import seed_of
 from engine.session.workbench import KernelTrial
 from engine.toolchain.kernel_file import KernelCode
-from engine.trial.assignment import Assignment
 
 
 async def judge_on(launcher: WorkerLauncher, place: WorkerPlace, request: Request) -> Result:
@@ -44,18 +45,19 @@ async def judge_on(launcher: WorkerLauncher, place: WorkerPlace, request: Reques
     except (ProblemError, KernelCodeError) as error:
         return replace(base, status=refusal(str(error)), reason=short(str(error)))
     except EspalierError as error:
-        status = Status.OUT_OF_MEMORY if "out of memory" in str(error).lower() else Status.FAILED
+        status = Status.OUT_OF_MEMORY if lacks_memory(str(error)) else Status.FAILED
         return replace(base, status=status, reason=short(f"{place.name}: {error}"))
     finally:
         await member.end()
 
 
 async def _judged(member: FleetWorker, base: Result, request: Request) -> Result:
-    problem, workload = find_problem(request)
-    assignment = Assignment(problem, workload, request.device, prepared=True)
+    problem, workloads = find_problem(request)
+    assignment = assigned(problem, workloads, request)
     code = candidate_text(request, problem) if request.kernel != PORT else None
     if request.kernel not in (OWN, PORT) and code is None:
         return replace(base, status=Status.SKIPPED, reason="no candidate in the folder")
+    base = replace(base, workloads=len(workloads))
     opened = await member.begin(assignment, ceilings=True)
     base = replace(base, operand_bytes=operand_bytes(opened.signature))
     if request.memory_limit and base.operand_bytes > request.memory_limit * GIB:

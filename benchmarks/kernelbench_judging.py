@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -18,13 +18,15 @@ from engine.codegen import scaffold
 from engine.domain import corroboration
 from engine.domain import work as w
 from engine.domain.errors import EspalierError, KernelCodeError, ProblemError
-from engine.domain.model import Dialect, Problem, Signature, Workload
+from engine.domain.model import Dialect, Measurement, Problem, Signature, Workload
+from engine.domain.preparation import CorrectnessCheck
 from engine.fleet.places import ranges
 from engine.problem import catalog
+from engine.problem.formats import solutions
 from engine.problem.graph_ir import Graph, Unsupported
-from engine.session.seeds import kernel_spec, seed_of
+from engine.session.seeds import kernel_spec, read_kernel, seed_of
 from engine.session.workbench import KernelTrial, open_workbench
-from engine.toolchain.kernel_file import KernelCode, classify, read_kernel_file
+from engine.toolchain.kernel_file import KernelCode, classify
 from engine.trial.bench import Assignment, TrialBench
 from engine.trial.client import JudgeClient
 
@@ -63,13 +65,17 @@ class Request:
     name: str
     device: str
     kernel: str
-    """``own``, ``port``, or a folder of candidates."""
+    """``own``, ``port``, a kernel's file, or a folder of candidates."""
     workload: str
     settings: Mapping[str, float]
     memory_limit: float
     """GiB of operands; 0: no limit."""
     cores: tuple[int, ...] = ()
     """The machine's cores to measure on, instead of all of them."""
+    suite: str = ""
+    """The suite of workloads to judge on, instead of ``workload``."""
+    accept_unverifiable: bool = False
+    """Judge also where a trivial model passes the correctness check; the result names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,9 @@ class Result:
     stages_s: Mapping[str, float] = field(default_factory=dict)
     settings: Mapping[str, float] = field(default_factory=dict)
     """Settings that were replaced."""
+    workloads: int = 1
+    worst: str = ""
+    """Of a suite: the workload with the lowest speedup, and that speedup with its interval."""
 
     @property
     def waited_s(self) -> float:
@@ -125,11 +134,12 @@ async def judge(request: Request, client: JudgeClient | None = None) -> Result:
     """The result, whatever happens in judging. ``client``: a judge that was started before, for its device."""
     base = Result(request.name, request.device, request.kernel, Status.FAILED)
     try:
-        problem, workload = find_problem(request)
+        problem, workloads = find_problem(request)
+        base = replace(base, workloads=len(workloads))
         cores = tuple(request.cores)
         if cores:
             os.sched_setaffinity(0, cores)
-        assignment = Assignment(problem, workload, request.device, prepared=True, cores=cores, unit=ranges(cores))
+        assignment = replace(assigned(problem, workloads, request), cores=cores, unit=ranges(cores))
         text = candidate_text(request, problem) if request.kernel != PORT else None
         if request.kernel not in (OWN, PORT) and text is None:
             return replace(base, status=Status.SKIPPED, reason="no candidate in the folder")
@@ -140,14 +150,24 @@ async def judge(request: Request, client: JudgeClient | None = None) -> Result:
             size = f"{base.operand_bytes / GIB:.1f} GiB of operands, the limit is {request.memory_limit:g}"
             return replace(base, status=Status.SKIPPED, reason=size)
         seed = seed_of(text, {})
-        async with open_workbench(assignment, _steps_since(time.monotonic()), accept_unverifiable=False, judge=client) as bench:
+        accepted, say = request.accept_unverifiable, _steps_since(time.monotonic())
+        async with open_workbench(assignment, say, accept_unverifiable=accepted, judge=client) as bench:
             base = replace(base, operand_bytes=operand_bytes(bench.signature))
-            return result_of(base, await bench.attempt(kernel_spec(seed.kernel, seed.tunables)))
+            found = result_of(base, await bench.attempt(kernel_spec(seed.kernel, seed.tunables)))
+            return _with_trivial(found, bench.preparation.gate)
     except (ProblemError, KernelCodeError) as error:
         return replace(base, status=refusal(str(error)), reason=short(str(error)))
     except EspalierError as error:
-        status = Status.OUT_OF_MEMORY if "out of memory" in str(error).lower() else Status.FAILED
+        status = Status.OUT_OF_MEMORY if lacks_memory(str(error)) else Status.FAILED
         return replace(base, status=status, reason=short(str(error)))
+
+
+def _with_trivial(found: Result, check: CorrectnessCheck) -> Result:
+    """The result, naming the trivial models that pass the correctness check too."""
+    if check.verifiable:
+        return found
+    passed = f"a trivial model passes too: {', '.join(model.name for model in check.nulls if model.passed)}"
+    return replace(found, reason=short("; ".join(filter(None, (found.reason, passed)))))
 
 
 def _steps_since(began: float) -> Callable[[str], None]:
@@ -157,23 +177,41 @@ def _steps_since(began: float) -> Callable[[str], None]:
 
 def refusal(reason: str) -> Status:
     """The status of a problem that cannot be judged."""
-    return Status.OUT_OF_MEMORY if "out of memory" in reason.lower() else Status.REFUSED
+    return Status.OUT_OF_MEMORY if lacks_memory(reason) else Status.REFUSED
 
 
-def find_problem(request: Request) -> tuple[Problem, Workload]:
-    """The problem of a file, and its workload with the replaced settings."""
+def lacks_memory(reason: str) -> bool:
+    """Whether the problem is larger than the device: torch found out, or the judge before."""
+    return "out of memory" in reason.lower() or "does not fit" in reason
+
+
+def find_problem(request: Request) -> tuple[Problem, tuple[Workload, ...]]:
+    """The problem of a file, and its workloads with the replaced settings: those of the suite, if the problem has it."""
     problem = catalog.find(request.path)
-    workload = catalog.workload_for(problem, request.workload)
-    known = {name: value for name, value in request.settings.items() if name in workload.settings}
-    return problem, replace(workload, settings={**workload.settings, **known}) if known else workload
+    suite = request.suite if request.suite in problem.suites else ""
+    chosen = catalog.workloads_for(problem, "" if suite else request.workload, suite, request.workload)
+    return problem, tuple(_replaced(workload, request.settings) for workload in chosen)
+
+
+def _replaced(workload: Workload, settings: Mapping[str, float]) -> Workload:
+    known = {name: value for name, value in settings.items() if name in workload.settings}
+    return replace(workload, settings={**workload.settings, **known}) if known else workload
+
+
+def assigned(problem: Problem, workloads: Sequence[Workload], request: Request) -> Assignment:
+    """The assignment of a bench that judges on these workloads."""
+    first, *rest = workloads
+    suite = request.suite if rest else ""
+    return Assignment(problem, first, request.device, prepared=True, rest=tuple(rest), suite=suite)
 
 
 def candidate_text(request: Request, problem: Problem) -> KernelCode | None:
     """The kernel to judge; none if the folder has no candidate."""
     if request.kernel == OWN:
-        return _kernel(f"{problem.reference}\n\nModelNew = Model\n", "model.py")
-    path = candidate(Path(request.kernel), request.name)
-    return read_kernel_file(path) if path is not None else None
+        return _kernel(solutions.own_module(problem), "model.py")
+    given = Path(request.kernel)
+    path = given if given.is_file() else candidate(given, request.name)
+    return read_kernel(path, problem) if path is not None else None
 
 
 def _kernel(text: str, name: str) -> KernelCode:
@@ -219,7 +257,18 @@ def result_of(base: Result, tried: KernelTrial) -> Result:
         return replace(base, status=status, reason=short("; ".join(doubts)))
     ratio = timed.speedup.get("eager")
     spread = (ratio.value, ratio.low, ratio.high) if ratio is not None else None
-    return replace(base, status=status, reason=short("; ".join(doubts)), time_us=timed.time_us.value, speedup=spread)
+    return replace(
+        base, status=status, reason=short("; ".join(doubts)), time_us=timed.time_us.value, speedup=spread, worst=_worst(timed)
+    )  # fmt: skip
+
+
+def _worst(timed: Measurement) -> str:
+    """The workload of a suite with the lowest speedup over eager."""
+    each = {one.workload: one.speedup["eager"] for one in timed.by_workload if "eager" in one.speedup}
+    if not each:
+        return ""
+    name, ratio = min(each.items(), key=lambda pair: pair[1].value)
+    return f"{name} {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
 def short(text: str) -> str:

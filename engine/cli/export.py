@@ -189,13 +189,13 @@ def _kernel_to_export(state: SessionState, folder: Path, name: str | None) -> Ke
     return best
 
 
-def _module_text(state: SessionState, folder: Path, kernel: Kernel, file: str, *, stored: bool = True) -> str:
+def _module_text(state: SessionState, folder: Path, kernel: Kernel, file: str, *, for_format: bool = False) -> str:
     if state.opened is None or state.preparation is None or state.device is None:
         raise ProblemError(f"session {folder.name} has not been prepared yet: nothing to export")
     workload = catalog.workload_for(state.opened.problem, state.opened.settings.workload)
     exported = exporting.Exported(
         state.opened.problem, workload, state.preparation.signature, state.device, recorded_code(folder, kernel),
-        kernel.tunables, _remarks(state, folder, kernel), state.preparation.gate, file, _other_shapes(state), stored,
+        kernel.tunables, _remarks(state, folder, kernel), state.preparation.gate, file, _other_shapes(state), for_format,
     )  # fmt: skip
     return exporting.module(exported)
 
@@ -209,7 +209,7 @@ def _other_shapes(state: SessionState) -> tuple[tuple[Workload, Signature], ...]
 
 
 def _format_export(state: SessionState, folder: Path, kernel: Kernel, file: str) -> formats.FormatExport:
-    text = _module_text(state, folder, kernel, file, stored=False)
+    text = _module_text(state, folder, kernel, file, for_format=True)
     assert state.opened is not None, "checked with the module"
     assert state.device is not None, "checked with the module"
     return formats.FormatExport(

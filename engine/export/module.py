@@ -64,8 +64,8 @@ class Exported:
     """The file name in the usage lines."""
     others: tuple[tuple[Workload, Signature], ...] = ()
     """The further workloads of a suite, for which the module is built too."""
-    stored: bool = True
-    """Whether the problem's stored tensors are in it: its test needs them, a format that brings the inputs does not."""
+    for_format: bool = False
+    """Whether it is for another project's harness: that brings the stored tensors, and also calls it with other shapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _comment(text: str) -> str:
 
 
 def _reference(given: Exported, workload: Workload | None = None) -> ast.Module:
-    return standalone.reference(given.problem, workload or given.workload, given.device, stored=given.stored)
+    return standalone.reference(given.problem, workload or given.workload, given.device, stored=not given.for_format)
 
 
 def _references(given: Exported, *, own: bool) -> str:
@@ -145,6 +145,7 @@ def _constants(given: Exported, tree: ast.Module) -> dict[str, str]:
         "FILE": repr(f"kernel{given.kernel.dialect.suffix}"),
         "FORWARD": repr(forward),
         "DEVICE": repr(given.device.kind),
+        "ANY_SHAPE": repr(given.for_format or len(builds) > 1),
         "PLAN": repr(plan),
         "ENTRY": repr(ENTRY if plan else "launch"),
         "TROUBLE": repr(TROUBLE if cuda and not plan else ""),

@@ -129,7 +129,14 @@ class Modules:
         self.signature = Reference(self.problem, self.workload).signature()
 
     def export(
-        self, name: str, text: str, suffix: str = ".cpp", chosen: Mapping[str, int] | None = None, rows: tuple[int, ...] = ()
+        self,
+        name: str,
+        text: str,
+        suffix: str = ".cpp",
+        chosen: Mapping[str, int] | None = None,
+        rows: tuple[int, ...] = (),
+        *,
+        for_format: bool = False,
     ) -> Path:
         """``rows``: further shapes."""
         kernel = self.folder / f"{name}{suffix}"
@@ -138,7 +145,7 @@ class Modules:
         others = tuple(Workload(f"rows_{count}", {"rows": count}) for count in rows)
         given = module.Exported(
             self.problem, self.workload, self.signature, CPU, read_kernel_file(kernel), chosen or {}, ("A.",), GATE, path.name,
-            tuple((one, Reference(self.problem, one).signature()) for one in others),
+            tuple((one, Reference(self.problem, one).signature()) for one in others), for_format,
         )  # fmt: skip
         path.write_text(module.module(given))
         return path
@@ -225,6 +232,29 @@ def test_a_dispatch_is_one_module_for_all_shapes_of_its_suite(modules: Modules) 
     assert said.stdout.endswith("PASSED: 3 shapes, 1 seeds each, on cpu\n")
     used = modules.run("-c", BETWEEN)
     assert used.stdout == "2 3 3\n", used.stderr
+
+
+ELSEWHERE = """
+import torch, {module} as m
+made, floor = m.get_init_inputs(), 0.25
+mine, theirs = m.ModelNew(made[0], **made[1]), m.Model(made[0], **made[1])
+mine.load_state_dict(theirs.state_dict())
+x = torch.randn(33, 500)
+try:
+    for one, other in zip(mine(x, floor), theirs(x, floor)):
+        torch.testing.assert_close(one, other)
+    print("equal")
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("for_format", "said"), [(False, "x: expected torch.float32"), (True, "equal")])
+def test_a_module_for_another_format_runs_the_reference_on_other_shapes(modules: Modules, for_format: bool, said: str) -> None:
+    """A task's own harness calls a submission with the shapes of all its cases."""
+    path = modules.export(f"one_shape_{for_format}", RIGHT, chosen={"TWO": 2}, for_format=for_format)
+    used = modules.run("-c", ELSEWHERE.format(module=path.stem))
+    assert used.stdout.startswith(said), used.stdout + used.stderr
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import msgspec
 
 from engine.domain import python_syntax
 from engine.domain.errors import KernelCodeError, ProblemError
-from engine.domain.model import Dialect
+from engine.domain.model import Dialect, Problem
 from engine.domain.problem_format import ProblemFormat
 from engine.problem import reference_code
 from engine.problem.formats import flashinfer, kernelbot, sol
@@ -207,6 +207,13 @@ def _with_headers(text: str, name: str, sources: Mapping[str, str], above: tuple
         return _with_headers(content.replace("#pragma once", ""), path, sources, (*above, name))
 
     return _INCLUDE.sub(header, text)
+
+
+def own_module(problem: Problem) -> str:
+    """The problem's own model as a module: the reference, with the attached files that it imports in their place."""
+    files = {name: content for name, content in problem.attachments.items() if name.endswith(".py")}
+    text = inlined(problem.reference, files, problem.name) if files else problem.reference
+    return f"{text}\n\nModelNew = Model\n"
 
 
 def _of_submission(path: Path, reference: str, attachments: Mapping[str, str]) -> str:
