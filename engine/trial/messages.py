@@ -166,8 +166,12 @@ class Switch(Message, frozen=True):
     kept: int
 
 
+class CheckWorkspace(Message, frozen=True):
+    """Say whether the kernel has written past its workspace. Sent last, or before a ``LoadKernel``: it tells no phase."""
+
+
 class RunnerReady(Message, frozen=True):
-    """Sent once the device context exists, and after each ``LoadKernel`` and ``Switch``."""
+    """Sent once the device context exists, and after each ``LoadKernel``, ``Switch`` and ``CheckWorkspace``."""
 
     seconds: float
     unmatched: tuple[str, ...] = ()
@@ -233,5 +237,5 @@ class Fault(Message, frozen=True):
 
 HostRequest = Spawn | Freeze | Stop | Thaw | ThawChildren | Reap
 HostReply = Spawned | Done | AllStopped | StillRunning | RunnerEnded
-RunnerRequest = LoadKernel | Switch | RunKernel
+RunnerRequest = LoadKernel | Switch | RunKernel | CheckWorkspace
 RunnerReply = RunnerReady | Armed | Segment | SegmentFreed | ClaimedTimes | Fault

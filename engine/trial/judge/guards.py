@@ -8,12 +8,9 @@ from collections.abc import Sequence
 from engine.trial.judge.written_memory import WrittenMemory
 from engine.trial.messages import Slot
 from engine.trial.shared.arena import Arena
-from engine.trial.shared.layout import NAN_BYTES, Layout
+from engine.trial.shared.layout import POISONS, Layout
 
 PATTERN = 0xA5
-POISONS = (NAN_BYTES, 0x5B)
-"""Fill bytes of outputs before a call, and of the guard regions around inputs, chosen at random: NaN or a large finite number.
-Either can be the right output, and a maximum ignores a NaN that was read past the end."""
 
 
 class Guards:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from engine.domain.model import FailureKind
+from engine.domain.model import Contract, FailureKind
 from engine.domain.preparation import ClassErrors
 from engine.domain.problem_format import FormatVerdict
 from engine.trial.judge.call_times import CallHook, Timing
@@ -17,6 +17,7 @@ from engine.trial.judge.test_bed import Findings, TestBed
 from engine.trial.judge.tolerance import CheckResult
 from engine.trial.judge.watch import Watch
 from engine.trial.messages import RunKernel
+from engine.trial.protocol import Candidate
 
 
 @dataclass(slots=True)
@@ -49,6 +50,12 @@ def judged_call(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally
         timing = watched(bed, watch, runner, RunKernel(slot))
     judge_outputs(bed.check(slot, distribution), tally, distribution)
     return timing
+
+
+def check_workspace(runner: RunnerClient, candidate: Candidate) -> None:
+    """Raises TrialFailed for a kernel that wrote past its workspace; after its calls on one shape. Modules have none."""
+    if candidate.contract != Contract.MODULE:
+        runner.check_workspace()
 
 
 def watched(bed: TestBed, watch: Watch, runner: RunnerClient, order: RunKernel, *others: CallHook) -> Timing:

@@ -27,6 +27,7 @@ from engine.trial.judge.written_memory import TRUSTED
 from engine.trial.messages import (
     ArenaHandle,
     Armed,
+    CheckWorkspace,
     ClaimedTimes,
     Fault,
     LoadKernel,
@@ -59,8 +60,7 @@ class RunnerClient:
         self._trusted = trusted
         self._runner: RunnerHandle | None = host.spawn()
         self._has_context = False
-        self._warming = False
-        self._switching = False
+        self._warming = self._switching = False
         self._kept: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         """Test bed → the number under which the runner keeps what was loaded for it."""
         self._numbers = 0
@@ -122,27 +122,27 @@ class RunnerClient:
         if number is None:
             return False
         self.stand_by()
-        assert self._runner is not None
-        try:
-            self._thaw_all()
-            self._runner.channel.send(Switch(number))
-        except ChannelClosed:
-            self._dead("while loading")
+        self._request(Switch(number))
         self._switching = True
         return True
 
     def load(self, load: LoadKernel, fds: list[int]) -> None:
         """Send an artefact and its memory; closes the descriptors. ``wait_ready`` waits for the result."""
-        assert self._runner is not None
         self._first_s = self._seconds * (_FIRST if load.contract == "module" else 1)
         self.held, self.delivers = HeldOutputs(), load.contract == "module" and not load.copies_outputs
         try:
-            self._thaw_all()
-            self._runner.channel.send(load, fds)
-        except ChannelClosed:
-            self._dead("while loading")
+            self._request(load, fds)
         finally:
             close_descriptors(fds)
+
+    def _request(self, request: LoadKernel | Switch | CheckWorkspace, fds: Sequence[int] = ()) -> None:
+        """Send what is answered by ``RunnerReady``, to a runner that is resumed. Raises TrialFailed."""
+        assert self._runner is not None
+        try:
+            self._thaw_all()
+            self._runner.channel.send(request, fds)
+        except ChannelClosed:
+            self._dead("while loading")
 
     def __enter__(self) -> RunnerClient:
         return self
@@ -150,12 +150,17 @@ class RunnerClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def wait_ready(self, seconds: float) -> None:
+    def wait_ready(self, seconds: float, when: str = "while loading") -> None:
         """Wait until the artefact is loaded. From then on the runner runs during calls only. Raises TrialFailed."""
         self.stand_by()
         self._thaw_all()
-        self._expect_ready(seconds, "while loading")
+        self._expect_ready(seconds, when)
         self.freeze()
+
+    def check_workspace(self) -> None:
+        """Raises TrialFailed if the kernel wrote past its workspace. Only a plan cannot hide it."""
+        self._request(CheckWorkspace())
+        self.wait_ready(self._seconds, "after its calls")
 
     def _expect_ready(self, seconds: float, when: str) -> None:
         reply = self._receive(seconds, when)

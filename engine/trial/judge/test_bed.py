@@ -25,7 +25,7 @@ from engine.trial.judge.blocks import as_integers, as_rows_of_bytes, in_blocks, 
 from engine.trial.judge.calibration import Calibration
 from engine.trial.judge.cases import Case, ReferenceOnCase, fresh_seed, output_names
 from engine.trial.judge.format_check import format_verdict
-from engine.trial.judge.guards import PATTERN, POISONS, Guards
+from engine.trial.judge.guards import PATTERN, Guards
 from engine.trial.judge.mismatch_tally import evidence
 from engine.trial.judge.perturbations import OWN, perturb, swap_few, with_swaps
 from engine.trial.judge.runner_memory import Outputs
@@ -34,7 +34,7 @@ from engine.trial.judge.watch import Watch
 from engine.trial.judge.written_memory import WrittenMemory
 from engine.trial.messages import ArenaHandle, Slot
 from engine.trial.shared import arena
-from engine.trial.shared.layout import NAN_BYTES, nbytes, plan_layout
+from engine.trial.shared.layout import NAN_BYTES, POISONS, nbytes, plan_layout
 
 _ROOMY = MemoryPlan(MOST_SLOTS, keeps_inputs=True, keeps_processes=True, copies_on_host=False, exact_on_host=False)
 

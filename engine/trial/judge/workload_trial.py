@@ -23,7 +23,7 @@ from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.correctness_check import describe_check
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.interleaving import Contestants, PairSetup, run_pair
-from engine.trial.judge.judged_calls import CheckTally, judged_call
+from engine.trial.judge.judged_calls import CheckTally, check_workspace, judged_call
 from engine.trial.judge.known_calibrations import KnownCalibrations, shape_text
 from engine.trial.judge.measurement import MeasurementReport
 from engine.trial.judge.memory_room import needs_of
@@ -292,6 +292,7 @@ class WorkloadTrial:
         return jitter
 
     def _verify_holdouts(self, runner: RunnerClient, candidate: Candidate, say: Say) -> str:
+        check_workspace(runner, candidate)
         if not candidate.holdouts and not candidate.specialised:
             return "none"
         for built in candidate.holdouts:
@@ -304,6 +305,7 @@ class WorkloadTrial:
                 for index in range(_HOLDOUT_TRIALS):
                     bed.refill(index % bed.slots)
                     judged_call(bed, runner, index % bed.slots, tally)
+                check_workspace(runner, candidate)
             except TrialFailed as error:
                 reason = f"on hold-out shape {shape_text(built.workload)}: {error.failure.reason}"
                 evidence = on_holdout(error.failure.mismatches)

@@ -32,8 +32,9 @@ from engine.trial.runner.calls import (
 )
 from engine.trial.runner.modules import ModuleLauncher, load_baseline, load_module, may_start_threads
 from engine.trial.runner.null_kernel import null_launcher
+from engine.trial.runner.workspace import KernelWorkspace
 from engine.trial.shared.arena import Borrowed
-from engine.trial.shared.layout import GATE_DONE, GATE_OPENED, GUARD, NAN_BYTES
+from engine.trial.shared.layout import GATE_DONE, GATE_OPENED
 
 if TYPE_CHECKING:
     from engine.trial.runner.gpu_launch import LaunchFault
@@ -120,23 +121,10 @@ def _pin() -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
-def _workspace(size: int, device: str) -> torch.Tensor | None:
-    """Scratch memory of so many bytes; none if the kernel needs none.
-
-    On a CPU it and a guard region after it begin as NaN: fresh memory is zero, so a sum that reads one element past the end, or
-    one that was never written, would be right here and wrong in a program that reuses its memory.
-    """
-    if not size:
-        return None
-    if device != "cpu":
-        return torch.empty(size, dtype=torch.uint8, device=device)
-    return torch.full((size + GUARD,), NAN_BYTES, dtype=torch.uint8)[:size]
-
-
 class HostLauncher:
     """A shared object with ``launch(inputs…, parameters…, buffers…, outputs…, workspace[, stream])``."""
 
-    def __init__(self, load: LoadKernel, lent: LentOperands, artefact: int, timed: Timed) -> None:
+    def __init__(self, load: LoadKernel, lent: LentOperands, artefact: int, timed: Timed, *, guarded: bool = True) -> None:
         self._runtime = _cuda_runtime() if load.device != "cpu" else None
         library = ctypes.CDLL(f"/proc/self/fd/{artefact}", mode=os.RTLD_NOW | os.RTLD_LOCAL)
         self._launch = library.launch
@@ -147,8 +135,8 @@ class HostLauncher:
         if hasattr(library, "workspace_bytes"):
             library.workspace_bytes.restype = ctypes.c_size_t
             size = int(library.workspace_bytes())
-        self._workspace = _workspace(size, load.device)
-        scratch = [self._workspace.data_ptr() if self._workspace is not None else None]
+        self.workspace = KernelWorkspace(size, load.device, guarded=guarded)
+        scratch = [self.workspace.pointer or None]
         stream = [] if load.device == "cpu" else [None]
         self._arguments = [
             [ctypes.c_void_p(p) for p in (*lent.pointers(i).values(), *scratch, *stream)] for i in range(len(lent.slots))
@@ -190,7 +178,7 @@ def _cuda_runtime() -> ctypes.CDLL | None:
 class PlanLauncher:
     """Device code, launched by trusted code as its plan says. No host code of the candidate runs."""
 
-    def __init__(self, load: LoadKernel, lent: LentOperands, artefact: int, timed: Timed) -> None:
+    def __init__(self, load: LoadKernel, lent: LentOperands, artefact: int, timed: Timed, *, guarded: bool = True) -> None:
         from engine.toolchain import device_images, resolution
         from engine.trial.runner import gpu_launch
 
@@ -203,12 +191,10 @@ class PlanLauncher:
                 raise LauncherError(module.text)
             modules.append(module)
         plan = device_images.bind(resolution.decode(load.plan), data)
-        size = plan.workspace_bytes
-        self._workspace = _workspace(size, load.device)
-        scratch = self._workspace.data_ptr() if self._workspace is not None else 0
+        self.workspace = KernelWorkspace(plan.workspace_bytes, load.device, guarded=guarded)
         prepared = []
         for index in range(len(lent.slots)):
-            bound = gpu_launch.PreparedPlan.prepare(modules, plan, lent.pointers(index), workspace=scratch)
+            bound = gpu_launch.PreparedPlan.prepare(modules, plan, lent.pointers(index), workspace=self.workspace.pointer)
             if isinstance(bound, gpu_launch.LaunchFault):
                 raise LauncherError(bound.text)
             prepared.append(bound)

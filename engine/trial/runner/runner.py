@@ -1,8 +1,7 @@
 """The runner: one forked child that holds the kernel under test and the inputs, and never the expected output.
 
-It sends ``RunnerReady`` once its device context exists, then serves ``LoadKernel``, ``Switch`` and ``RunKernel`` on one
-channel. All its replies are claims. The host kills it with its whole process group. Nothing here enforces a limit that the
-judge relies on.
+It sends ``RunnerReady`` once its device context exists, then serves the judge's requests on one channel. All its replies are
+claims. The host kills it with its whole process group. Nothing here enforces a limit that the judge relies on.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from engine.domain.errors import head_and_tail
 from engine.trial.channel import Channel, ChannelClosed
-from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel, RunnerReady, RunnerRequest, Switch
+from engine.trial.messages import CheckWorkspace, ClaimedTimes, Fault, LoadKernel, RunKernel, RunnerReady, RunnerRequest, Switch
 
 if TYPE_CHECKING:
     from engine.trial.runner.calls import Launcher
@@ -83,6 +82,8 @@ def serve(sock: socket.socket) -> None:
                         channel.send_times(called)
                     else:
                         channel.send(called)
+                case CheckWorkspace():
+                    channel.send(_checked_workspace(launcher))
                 case Switch(number):
                     launcher = kept[number]
                     plain_call = launcher.plain_call()
@@ -154,6 +155,16 @@ def _call(launcher: Launcher, order: RunKernel) -> ClaimedTimes | Fault:
         if isinstance(error, OutputError):
             return Fault("mismatch", str(error))
         return Fault("crashed", _error_text(error))
+
+
+def _checked_workspace(launcher: Launcher | None) -> RunnerReady | Fault:
+    from engine.trial.runner.launchers import HostLauncher, PlanLauncher
+
+    try:
+        overrun = isinstance(launcher, HostLauncher | PlanLauncher) and launcher.workspace.is_overrun()
+    except BaseException as error:
+        return Fault("crashed", _error_text(error))
+    return Fault("rejected", "wrote past the end of its workspace") if overrun else RunnerReady(0.0)
 
 
 def _error_text(error: BaseException) -> str:

@@ -16,9 +16,12 @@ from engine.trial.messages import Slot
 
 ALIGNMENT = 512
 GUARD = 4096
+"""Guard bytes before and after each operand, and after a workspace."""
 NAN_BYTES = 0xFF
 """All bits set: NaN in every floating type, −1 in every signed one."""
-"""Guard bytes before and after each operand."""
+POISONS = (NAN_BYTES, 0x5B)
+"""Fill bytes of outputs before a call, of the guard regions around inputs, and of workspaces, chosen at random: NaN or a large
+finite number. Either can be the right output, and a maximum ignores a NaN that was read past the end."""
 GATE_BYTES = 256
 GATE_OPENED = Slot("opened", "gate", (1,), "int32", 0, 4)
 GATE_DONE = Slot("done", "gate", (1,), "int32", 128, 4)

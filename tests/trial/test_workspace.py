@@ -1,0 +1,59 @@
+"""The workspace of a kernel: what it begins with, and what is written past its end."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support.fake_driver import FakeDriver
+
+from engine.trial.runner import workspace
+from engine.trial.runner.workspace import KernelWorkspace
+from engine.trial.shared.cuda import driver
+from engine.trial.shared.layout import GUARD, POISONS
+
+
+def content(of: KernelWorkspace, size: int) -> set[int]:
+    return set(ctypes.string_at(of.pointer, size))
+
+
+def test_a_workspace_and_the_region_after_it_begin_as_nonsense() -> None:
+    """Each of two workspaces of a process with another kind of it."""
+    first, second = KernelWorkspace(100, "cpu"), KernelWorkspace(100, "cpu")
+    begun = [content(one, 100 + GUARD) for one in (first, second)]
+    assert sorted(map(sorted, begun)) == sorted([poison] for poison in POISONS)
+
+
+@pytest.mark.parametrize("place", [100, 100 + GUARD - 1])
+def test_a_write_past_the_end_shows(place: int) -> None:
+    made = KernelWorkspace(100, "cpu")
+    ctypes.memset(made.pointer, 0, 100)
+    assert not made.is_overrun()
+    ctypes.memset(made.pointer + place, 0, 1)
+    assert made.is_overrun()
+
+
+def test_no_workspace_has_no_address() -> None:
+    made = KernelWorkspace(0, "cpu")
+    assert made.pointer == 0
+    assert not made.is_overrun()
+
+
+def test_a_workspace_for_tools_is_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Filled memory looks written to a tool, and a guard region looks allocated."""
+    sizes: list[int] = []
+    empty = torch.empty
+    monkeypatch.setattr(workspace, "_fill", lambda *_: pytest.fail("filled"))
+    monkeypatch.setattr(torch, "empty", lambda size, **more: (sizes.append(size), empty(size, **more))[1])
+    assert not KernelWorkspace(100, "cpu", guarded=False).is_overrun()
+    assert sizes == [100]
+
+
+def test_on_a_gpu_the_driver_fills_it_before_any_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeDriver()
+    monkeypatch.setattr(driver, "bindings", lambda: fake)
+    memory = SimpleNamespace(device=torch.device("cuda:0"), data_ptr=lambda: 1 << 40, numel=lambda: 4196)
+    workspace._fill(memory, 0xFF)  # type: ignore[arg-type]
+    assert fake.calls == ["cuMemsetD8", "cuCtxSynchronize"]
