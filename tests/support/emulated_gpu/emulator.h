@@ -358,6 +358,53 @@ inline void store_matrices(unsigned address, const std::vector<Operand>& o, bool
     });
 }
 
+// The same the other way: eight by eight numbers of 16 bits, four times; lane i gives the address of row i % 8 of matrix i / 8.
+inline void read_matrices(const std::vector<Operand>& o, bool transposed) {
+    Warp& w = warp();
+    w.values[lane()][0] = o[4].in;
+    meet(w.meeting, 32);
+    uint32_t found[4];
+    for (int m = 0; m < 4; ++m) {
+        uint16_t pair[2];
+        for (int e = 0; e < 2; ++e) {
+            const int row = lane() / 4, column = lane() % 4 * 2 + e;
+            memcpy(&pair[e], at(block(), w.values[8 * m + (transposed ? column : row)][0] + (transposed ? row : column) * 2), 2);
+        }
+        found[m] = pair[0] | (uint32_t)pair[1] << 16;
+    }
+    meet(w.meeting, 32);
+    for (int m = 0; m < 4; ++m) give(o[m], found[m]);
+}
+// Eight by eight numbers of 16 bits, a row in four lanes, become the columns.
+inline uint32_t transposed_matrix(uint32_t mine) {
+    Warp& w = warp();
+    w.values[lane()][0] = mine;
+    meet(w.meeting, 32);
+    uint32_t found = 0;
+    for (int e = 0; e < 2; ++e) {
+        const int row = lane() % 4 * 2 + e, column = lane() / 4;
+        found |= (uint32_t)(uint16_t)(w.values[row * 4 + column / 2][0] >> column % 2 * 16) << 16 * e;
+    }
+    meet(w.meeting, 32);
+    return found;
+}
+// m16n8k16 of a warp in bfloat16: o holds the sums' four places, then a's four registers and b's two.
+inline void multiply_in_warp(const std::vector<Operand>& o) {
+    Warp& w = warp();
+    for (int i = 0; i < 3; ++i) w.values[lane()][i] = o[4 + 2 * i].in << 32 | (uint32_t)o[5 + 2 * i].in;
+    meet(w.meeting, 32);
+    const auto part = [&](int thread, int i) { return (uint32_t)(w.values[thread][i / 2] >> (i % 2 ? 0 : 32)); };
+    const auto number = [&](int thread, int i, int e) { return from_half(part(thread, i) >> 16 * e, true); };
+    float sums[4];
+    for (int i = 0; i < 4; ++i) {
+        const int row = lane() / 4, column = lane() % 4 * 2 + i % 2;
+        memcpy(&sums[i], o[i].out, 4);
+        for (int k = 0; k < 16; ++k) sums[i] += number(row * 4 + k % 8 / 2, i / 2 + k / 8 * 2, k % 2) * number(column * 4 + k % 8 / 2, 4 + k / 8, k % 2);
+    }
+    meet(w.meeting, 32);
+    for (int i = 0; i < 4; ++i) memcpy(o[i].out, &sums[i], 4);
+}
+
 inline void ptx(const char* text, const std::vector<Operand>& o) {
     const auto u = [&](int i) { return (uint32_t)o[i].in; };
     if (!*text || has(text, "prefetch.tensormap") || has(text, "setmaxnreg") || has(text, "wgmma.fence")) return;
@@ -457,6 +504,9 @@ inline void ptx(const char* text, const std::vector<Operand>& o) {
         for (auto& act : current->copies) act();
         return current->copies.clear();
     }
+    if (has(text, "ldmatrix.sync.aligned.m8n8.x4")) return read_matrices(o, has(text, ".trans"));
+    if (has(text, "movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;")) return give(o[0], transposed_matrix(*(uint32_t*)o[0].out));
+    if (has(text, "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")) return multiply_in_warp(o);
     if (has(text, "stmatrix.sync.aligned.m8n8.x4")) return store_matrices(u(0), o, has(text, ".trans"));
     fprintf(stderr, "%s\n", text);
     stop("an instruction that is not emulated");
@@ -572,6 +622,7 @@ inline bool __all_sync(unsigned, bool mine) {
     for (int i = 0; i < 32; ++i) all = emu::shuffled((int)mine, i) && all;
     return all;
 }
+inline bool __any_sync(unsigned, bool mine) { return !__all_sync(~0u, !mine); }
 inline float rsqrtf(float v) { return 1 / sqrtf(v); }
 namespace cooperative_groups {
 struct grid_group {
