@@ -50,6 +50,7 @@ inline __nv_bfloat16 __float2bfloat16_rn(float v) {
 inline unsigned __float_as_uint(float v) { unsigned bits; memcpy(&bits, &v, 4); return bits; }
 inline float __uint_as_float(unsigned bits) { float v; memcpy(&v, &bits, 4); return v; }
 inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)}; }
+inline __nv_bfloat162 __float22bfloat162_rn(float2 v) { return __floats2bfloat162_rn(v.x, v.y); }
 inline float __fmul_rn(float a, float b) {
     volatile float product = a * b;                             // never part of a fused multiply-add
     return product;
@@ -427,7 +428,7 @@ inline void ptx(const char* text, const std::vector<Operand>& o) {
         wait_until([b, parity] { return (b->phase & 1) != parity; });
         return give(o[0], 1);
     }
-    if (has(text, "fence.") || has(text, "cp.async.bulk.prefetch")) return;
+    if (has(text, "fence.") || has(text, "cp.async.bulk.prefetch") || has(text, "prefetch.global")) return;
     if (has(text, "cp.async.bulk.shared::cluster.global.mbarrier")) return load_run(u(0), (const char*)o[1].in, u(2), u(3));
     if (has(text, "st.relaxed.gpu.global.u64 [%0], %1;")) return (void)(*(uint64_t*)o[0].in = o[1].in);
     if (has(text, "red.release.gpu.global.add.u32 [%0], %1;")) return (void)(*(uint32_t*)o[0].in += u(1));
@@ -450,7 +451,8 @@ inline void ptx(const char* text, const std::vector<Operand>& o) {
         const uint32_t pair[2] = {u(1), u(2)};
         return (void)memcpy(at(block_of(u(0)), u(0) & 0xFFFFFF), pair, 8);
     }
-    if (has(text, "ld.global.nc") && has(text, "v4.f32 {%0, %1, %2, %3}, [%4]")) {
+    if (has(text, "%nctaid.x")) return give(o[0], grid_dim.x);
+    if (has(text, "ld.global.nc") && (has(text, "v4.f32 {%0, %1, %2, %3}, [%4]") || has(text, "v4.u32 {%0, %1, %2, %3}, [%4]"))) {
         for (int i = 0; i < 4; ++i) memcpy(o[i].out, (const char*)o[4].in + 4 * i, 4);
         return;
     }
