@@ -12,7 +12,7 @@ from engine.domain.model import Workload
 from engine.problem import catalog
 
 PROBLEMS = Path(__file__).parents[2] / "problems"
-ROUNDING = {"gemm_fp8": 2e-2}
+ROUNDING = {"gemm_fp8": 2e-2, "gqa_decode_bf16": 2e-2, "rmsnorm_bf16": 2e-2}
 """Of results in bfloat16: in units of the root of the mean square."""
 HALF = 4e-3
 """Of operands or results in float16."""
@@ -52,6 +52,10 @@ def rows(count: int, length: int) -> Numbers:
     return {"batch_size": count, "dim": length}
 
 
+def cache(count: int, length: int, kv_heads: int, group: int, head_dim: int) -> Numbers:
+    return {"batch_size": count, "length": length, "kv_heads": kv_heads, "group": group, "head_dim": head_dim}
+
+
 OTHER_WINDOWS = image(2, (2, 96), 67, 260, kernel_size=8, padding=1)
 
 
@@ -85,6 +89,12 @@ OTHER_WINDOWS = image(2, (2, 96), 67, 260, kernel_size=8, padding=1)
         pytest.param("matmul_fp32/half_three.cu", size(200, 328, 200), {"PROMOTE": 2}, 3, marks=SLOW),
         pytest.param("matmul_fp32/half_pairs.cu", size(100, 1200, 72), {"PROMOTE": 2}, 2, marks=SLOW),
         pytest.param("matmul_fp32/half_pairs.cu", size(300, 770, 200), {"BAND": 8}, 2, marks=SLOW),
+        ("rmsnorm_bf16/dry_run.cu", {"tokens": 3, "hidden": 2888}, {}, 4),
+        pytest.param("rmsnorm_bf16/dry_run.cu", {"tokens": 2, "hidden": 4096}, {"BLOCK": 256, "TURNS": 1}, 4, marks=SLOW),
+        pytest.param("rmsnorm_bf16/dry_run.cu", {"tokens": 5, "hidden": 128}, {"BLOCK": 1024}, 4, marks=SLOW),
+        ("gqa_decode_bf16/cluster_pages.cu", cache(1, 650, 1, 7, 64), {"STAGES": 13}, 16),
+        pytest.param("gqa_decode_bf16/cluster_pages.cu", cache(1, 530, 2, 8, 128), {"PER_SM": 2, "STAGES": 13}, 8, marks=SLOW),
+        pytest.param("gqa_decode_bf16/cluster_pages.cu", cache(3, 530, 1, 4, 128), {"WARPS": 4, "STAGES": 13}, 3, marks=SLOW),
         ("softmax/one_meeting.cu", rows(2, 5001), {}, 4),
         pytest.param("softmax/one_meeting.cu", rows(3, 4096), {"CLUSTER": 8, "BLOCK": 256, "ONCE": 1}, 4, marks=SLOW),
         pytest.param("softmax/rows_ahead.cu", rows(120, 4096), {"AHEAD": 104}, 4, marks=SLOW),
@@ -140,9 +150,10 @@ FEW_BLOCKS = ("MOST_BLOCKS 132", "MOST_BLOCKS 2")
 
 
 @pytest.mark.parametrize("late", [False, pytest.param(True, marks=SLOW)])
-def test_blocks_that_look_ahead_are_right(tmp_path: Path, late: bool) -> None:
+@pytest.mark.parametrize("tunables", [{}, pytest.param({"FAR_FIRST": 0, "AT_ONCE": 4}, marks=SLOW)])
+def test_blocks_that_look_ahead_are_right(tmp_path: Path, tunables: Numbers, late: bool) -> None:
     """Chunks that have no slot yet: 30 of a sample in each block, 50 slots."""
-    kernel = emulated(tmp_path, "layernorm/look_ahead.cu", SAMPLES, {}, 2, FEW_BLOCKS)
+    kernel = emulated(tmp_path, "layernorm/look_ahead.cu", SAMPLES, tunables, 2, FEW_BLOCKS)
     assert kernel.largest_error(late=late) < 1e-5
 
 

@@ -3,7 +3,9 @@
 //   the exchange: a sample takes 10 us where memory needs 8. Here four warps read the chunks that have no slot yet from L2, where they are
 //   prefetched; a sample's moments then depend on what was written one sample earlier, and are known before they are needed.
 // - Each block clears its own words, and the blocks meet once while the first loads arrive, in place of a launch that clears.
-// x comes from memory once; about 13 of 31 chunks pass from L2 to the multiprocessors twice.
+// - A sample's chunks without a slot (12 of 31) are taken first, while those with a slot wait for the sample two before to be written. Taken
+//   last, in batches of 4 that cost about 1.2 us each, they would come 5 us after that, and the exchange takes 2.5 of a sample's 8 us.
+// x comes from memory once; about 12 of 31 chunks pass from L2 to the multiprocessors twice.
 // Predicted (16 x 64 x 256 x 256, 570 MB): 16 * 8.4 us, 4 for the first moments, 5 for the last exchange and its writing, 6 for the launch:
 // 150 us; 165 if the waits are not the bottleneck.
 #include <cooperative_groups.h>
@@ -11,10 +13,12 @@
 #include "problem.h"
 // @tune BLOCK = 256
 // @tune UNROLL = 1
-// @tune AHEAD = 16, 24
+// @tune AHEAD = 16, 24, 36
 // @tune BIAS_HELD = 12, 14
-// @tune BIAS_RING = 24
-// BIAS_HELD: 16-byte accesses a thread; BIAS_RING: kilobytes; AHEAD: chunks.
+// @tune BIAS_RING = 24, 16
+// @tune FAR_FIRST = 1, 0
+// @tune AT_ONCE = 6, 4
+// BIAS_HELD: 16-byte accesses a thread; BIAS_RING: kilobytes; AHEAD: chunks. FAR_FIRST: chunks without a slot are taken before those with one; AT_ONCE: those that a warp reads together.
 // @workspace BATCH_SIZE * 1056
 // @launch layer_norm(x, ln_weight, ln_bias, workspace, out) grid(max(1, min(SMS, 132, FEATURES * DIM1 * DIM2 / (4 * BLOCK * UNROLL)))) block(BLOCK + 256) shared(229376) cooperative
 
@@ -258,8 +262,8 @@ layer_norm(const float* __restrict__ x, const float* __restrict__ weight, const 
     cooperative_groups::this_grid().sync();             // all words are clear, and the barriers of this block are there
     // One taker's share of the work, a whole warp.
     auto take_all = [&](int number) {
-        constexpr int ACCESSES = CHUNK / 128 / TAKERS, AT_ONCE = 8 / ACCESSES;
-        static_assert(ACCESSES == 2 || ACCESSES == 4, "a taker has two or four accesses of a chunk");
+        constexpr int ACCESSES = CHUNK / 128 / TAKERS;
+        static_assert(ACCESSES * AT_ONCE <= 12, "what a taker reads at once fits into its registers");
         int slot = 0, phase = 0;
         Three three = read_three(x);
         for (int s = 0; s < BATCH_SIZE; ++s) {
@@ -271,35 +275,42 @@ layer_norm(const float* __restrict__ x, const float* __restrict__ weight, const 
 #pragma unroll
                 for (int i = 0; i < 4; ++i) sum[i] += d[i], squares[i] += d[i] * d[i];
             };
-            // These have slots when the sample two before has been written, and the first sample's from the start.
+            // Those with a slot get it when the sample two before has been written, and the first sample's have it from the start.
             const int near = s == 0 ? mine : min(mine, SLOTS - mine);
-            for (int c = 0; c < near; ++c) {
-                barrier_wait(&empty[slot], phase ^ 1);      // nobody waited here for a chunk that was taken from L2: only once the
+            auto take_near = [&] {
+                for (int c = 0; c < near; ++c) {
+                    barrier_wait(&empty[slot], phase ^ 1);  // nobody waited here for a chunk that was taken from L2: only once the
                                                             // slot was given back does the parity of `full` say which chunk is there
-                barrier_wait(&full[slot], phase);
-                const float4* from = (const float4*)(ring + slot * CHUNK) + number * 32 + lane;
-                float4 v[ACCESSES];
+                    barrier_wait(&full[slot], phase);
+                    const float4* from = (const float4*)(ring + slot * CHUNK) + number * 32 + lane;
+                    float4 v[ACCESSES];
 #pragma unroll
-                for (int k = 0; k < ACCESSES; ++k) v[k] = from[k * 32 * TAKERS];
+                    for (int k = 0; k < ACCESSES; ++k) v[k] = from[k * 32 * TAKERS];
 #pragma unroll
-                for (int k = 0; k < ACCESSES; ++k) add(v[k]);
-                if (++slot == SLOTS) slot = 0, phase ^= 1;
-            }
+                    for (int k = 0; k < ACCESSES; ++k) add(v[k]);
+                    if (++slot == SLOTS) slot = 0, phase ^= 1;
+                }
+            };
             // The others are taken on their way: from L2, where they are or will be needed again.
-            const float4* row = (const float4*)(columns + (long long)s * ELEMENTS) + number * 32 + lane;
-            for (int c = near; c < mine; c += AT_ONCE) {
-                float4 v[AT_ONCE][ACCESSES];
+            auto take_far = [&] {
+                const float4* row = (const float4*)(columns + (long long)s * ELEMENTS) + number * 32 + lane;
+                for (int c = near; c < mine; c += AT_ONCE) {
+                    float4 v[AT_ONCE][ACCESSES];
 #pragma unroll
-                for (int u = 0; u < AT_ONCE; ++u)
+                    for (int u = 0; u < AT_ONCE; ++u)
 #pragma unroll
-                    for (int k = 0; k < ACCESSES; ++k)
-                        v[u][k] = c + u < mine ? read_early(row + (long long)(c + u) * blocks * (CHUNK / 4) + k * 32 * TAKERS)
-                                               : make_float4(origin, origin, origin, origin);
+                        for (int k = 0; k < ACCESSES; ++k)
+                            v[u][k] = c + u < mine ? read_early(row + (long long)(c + u) * blocks * (CHUNK / 4) + k * 32 * TAKERS)
+                                                   : make_float4(origin, origin, origin, origin);
 #pragma unroll
-                for (int u = 0; u < AT_ONCE; ++u)
+                    for (int u = 0; u < AT_ONCE; ++u)
 #pragma unroll
-                    for (int k = 0; k < ACCESSES; ++k) add(v[u][k]);
-            }
+                        for (int k = 0; k < ACCESSES; ++k) add(v[u][k]);
+                }
+            };
+            if (FAR_FIRST) take_far();
+            take_near();
+            if (!FAR_FIRST) take_far();
             slot += mine - near;
             if (slot >= SLOTS) slot -= SLOTS, phase ^= 1;
             const Sums all = warp_sum(Sums{(sum[0] + sum[1]) + (sum[2] + sum[3]), (squares[0] + squares[1]) + (squares[2] + squares[3])});
@@ -311,7 +322,7 @@ layer_norm(const float* __restrict__ x, const float* __restrict__ weight, const 
         }
     };
     if (threadIdx.x >= BLOCK + 128) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(56));
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(AT_ONCE > 4 ? 72 : 56));
         take_all(threadIdx.x / 32 - WARPS - 4);
     } else if (threadIdx.x >= BLOCK) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(40));
@@ -370,7 +381,7 @@ layer_norm(const float* __restrict__ x, const float* __restrict__ weight, const 
             }
         }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(208));
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(AT_ONCE > 4 ? 200 : 208));
         const int at = threadIdx.x / 32 * (128 * UNROLL) + 4 * lane;           // a warp has one run of a chunk
         float4 w[HELD][UNROLL], b[IN_REGISTERS + 1][UNROLL];
         const uint64_t policy = read_once();

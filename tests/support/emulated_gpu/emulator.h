@@ -50,6 +50,7 @@ inline __nv_bfloat16 __float2bfloat16_rn(float v) {
 inline unsigned __float_as_uint(float v) { unsigned bits; memcpy(&bits, &v, 4); return bits; }
 inline float __uint_as_float(unsigned bits) { float v; memcpy(&v, &bits, 4); return v; }
 inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)}; }
+inline __nv_bfloat162 __float22bfloat162_rn(float2 v) { return __floats2bfloat162_rn(v.x, v.y); }
 inline float __fmul_rn(float a, float b) {
     volatile float product = a * b;                             // never part of a fused multiply-add
     return product;
@@ -358,6 +359,53 @@ inline void store_matrices(unsigned address, const std::vector<Operand>& o, bool
     });
 }
 
+// The same the other way: eight by eight numbers of 16 bits, four times; lane i gives the address of row i % 8 of matrix i / 8.
+inline void read_matrices(const std::vector<Operand>& o, bool transposed) {
+    Warp& w = warp();
+    w.values[lane()][0] = o[4].in;
+    meet(w.meeting, 32);
+    uint32_t found[4];
+    for (int m = 0; m < 4; ++m) {
+        uint16_t pair[2];
+        for (int e = 0; e < 2; ++e) {
+            const int row = lane() / 4, column = lane() % 4 * 2 + e;
+            memcpy(&pair[e], at(block(), w.values[8 * m + (transposed ? column : row)][0] + (transposed ? row : column) * 2), 2);
+        }
+        found[m] = pair[0] | (uint32_t)pair[1] << 16;
+    }
+    meet(w.meeting, 32);
+    for (int m = 0; m < 4; ++m) give(o[m], found[m]);
+}
+// Eight by eight numbers of 16 bits, a row in four lanes, become the columns.
+inline uint32_t transposed_matrix(uint32_t mine) {
+    Warp& w = warp();
+    w.values[lane()][0] = mine;
+    meet(w.meeting, 32);
+    uint32_t found = 0;
+    for (int e = 0; e < 2; ++e) {
+        const int row = lane() % 4 * 2 + e, column = lane() / 4;
+        found |= (uint32_t)(uint16_t)(w.values[row * 4 + column / 2][0] >> column % 2 * 16) << 16 * e;
+    }
+    meet(w.meeting, 32);
+    return found;
+}
+// m16n8k16 of a warp in bfloat16: o holds the sums' four places, then a's four registers and b's two.
+inline void multiply_in_warp(const std::vector<Operand>& o) {
+    Warp& w = warp();
+    for (int i = 0; i < 3; ++i) w.values[lane()][i] = o[4 + 2 * i].in << 32 | (uint32_t)o[5 + 2 * i].in;
+    meet(w.meeting, 32);
+    const auto part = [&](int thread, int i) { return (uint32_t)(w.values[thread][i / 2] >> (i % 2 ? 0 : 32)); };
+    const auto number = [&](int thread, int i, int e) { return from_half(part(thread, i) >> 16 * e, true); };
+    float sums[4];
+    for (int i = 0; i < 4; ++i) {
+        const int row = lane() / 4, column = lane() % 4 * 2 + i % 2;
+        memcpy(&sums[i], o[i].out, 4);
+        for (int k = 0; k < 16; ++k) sums[i] += number(row * 4 + k % 8 / 2, i / 2 + k / 8 * 2, k % 2) * number(column * 4 + k % 8 / 2, 4 + k / 8, k % 2);
+    }
+    meet(w.meeting, 32);
+    for (int i = 0; i < 4; ++i) memcpy(o[i].out, &sums[i], 4);
+}
+
 inline void ptx(const char* text, const std::vector<Operand>& o) {
     const auto u = [&](int i) { return (uint32_t)o[i].in; };
     if (!*text || has(text, "prefetch.tensormap") || has(text, "setmaxnreg") || has(text, "wgmma.fence")) return;
@@ -380,7 +428,7 @@ inline void ptx(const char* text, const std::vector<Operand>& o) {
         wait_until([b, parity] { return (b->phase & 1) != parity; });
         return give(o[0], 1);
     }
-    if (has(text, "fence.") || has(text, "cp.async.bulk.prefetch")) return;
+    if (has(text, "fence.") || has(text, "cp.async.bulk.prefetch") || has(text, "prefetch.global")) return;
     if (has(text, "cp.async.bulk.shared::cluster.global.mbarrier")) return load_run(u(0), (const char*)o[1].in, u(2), u(3));
     if (has(text, "st.relaxed.gpu.global.u64 [%0], %1;")) return (void)(*(uint64_t*)o[0].in = o[1].in);
     if (has(text, "red.release.gpu.global.add.u32 [%0], %1;")) return (void)(*(uint32_t*)o[0].in += u(1));
@@ -403,7 +451,8 @@ inline void ptx(const char* text, const std::vector<Operand>& o) {
         const uint32_t pair[2] = {u(1), u(2)};
         return (void)memcpy(at(block_of(u(0)), u(0) & 0xFFFFFF), pair, 8);
     }
-    if (has(text, "ld.global.nc") && has(text, "v4.f32 {%0, %1, %2, %3}, [%4]")) {
+    if (has(text, "%nctaid.x")) return give(o[0], grid_dim.x);
+    if (has(text, "ld.global.nc") && (has(text, "v4.f32 {%0, %1, %2, %3}, [%4]") || has(text, "v4.u32 {%0, %1, %2, %3}, [%4]"))) {
         for (int i = 0; i < 4; ++i) memcpy(o[i].out, (const char*)o[4].in + 4 * i, 4);
         return;
     }
@@ -457,6 +506,9 @@ inline void ptx(const char* text, const std::vector<Operand>& o) {
         for (auto& act : current->copies) act();
         return current->copies.clear();
     }
+    if (has(text, "ldmatrix.sync.aligned.m8n8.x4")) return read_matrices(o, has(text, ".trans"));
+    if (has(text, "movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;")) return give(o[0], transposed_matrix(*(uint32_t*)o[0].out));
+    if (has(text, "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")) return multiply_in_warp(o);
     if (has(text, "stmatrix.sync.aligned.m8n8.x4")) return store_matrices(u(0), o, has(text, ".trans"));
     fprintf(stderr, "%s\n", text);
     stop("an instruction that is not emulated");
@@ -572,6 +624,7 @@ inline bool __all_sync(unsigned, bool mine) {
     for (int i = 0; i < 32; ++i) all = emu::shuffled((int)mine, i) && all;
     return all;
 }
+inline bool __any_sync(unsigned, bool mine) { return !__all_sync(~0u, !mine); }
 inline float rsqrtf(float v) { return 1 / sqrtf(v); }
 namespace cooperative_groups {
 struct grid_group {
