@@ -224,8 +224,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _OUT_OF_MEMORY)
 
 
-def torch_device(label: str) -> torch.device:
-    """The device called ``cpu``, ``cuda`` or ``cuda:N``. Raises DeviceError."""
+def use_device(label: str) -> torch.device:
+    """The device called ``cpu``, ``cuda`` or ``cuda:N``, made the calling thread's current one. Raises DeviceError.
+
+    ``device="cuda"`` in a reference then means this device.
+    """
     try:
         device = torch.device(label)
     except RuntimeError as error:
@@ -236,6 +239,8 @@ def torch_device(label: str) -> torch.device:
         device = torch.device("cuda", device.index or 0)
         if device.index >= torch.cuda.device_count():
             raise DeviceError(f"device {label} not found: PyTorch finds {torch.cuda.device_count()} CUDA device(s)")
+        if device.index:  # the first one is current from the start
+            torch.cuda.set_device(device)
     return device
 
 

@@ -25,7 +25,7 @@ from engine.problem.fake_conversion import convertible_modules
 from engine.problem.formats.declared import check_outputs
 from engine.problem.forward_outputs import ForwardOutputs
 from engine.problem.large_draws import drawn_on
-from engine.problem.loading import Construction, LoadedReference, is_out_of_memory, torch_device
+from engine.problem.loading import Construction, LoadedReference, is_out_of_memory, use_device
 from engine.problem.model_state import ModelState
 from engine.problem.operands import model_tensors, named_constants, named_operands
 from engine.problem.operation_count import OperationCounter
@@ -76,7 +76,7 @@ class Reference:
     def __init__(self, problem: Problem, workload: Workload, device: str = "cpu") -> None:
         self.problem = problem
         self.workload = workload
-        self.device = torch_device(device)
+        self.device = use_device(device)
         self._loaded = LoadedReference(problem, workload)
         self.format_check = self._loaded.format_check
         self._side_effects: SideEffects | None = None

@@ -51,6 +51,19 @@ def rows(reference: Reference) -> list[tuple[str, str, tuple[int, ...], str]]:
     return [(o.name, o.role.value, o.shape, o.dtype) for o in reference.signature().operands]
 
 
+@pytest.mark.parametrize(("label", "current"), [("cuda:1", [torch.device("cuda:1")]), ("cuda:0", []), ("cpu", [])])
+def test_cuda_without_a_number_is_the_reference_s_device(
+    label: str, current: list[torch.device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+    problem = catalog.find(str(BENCH / f"{FILES[0]}.py"))
+    assert Reference(problem, problem.workloads[0], label).device == torch.device(label)
+    assert used == current
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_every_form_runs_and_has_a_consistent_signature(name: str) -> None:
     reference = bench(name)
