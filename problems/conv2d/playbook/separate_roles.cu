@@ -280,10 +280,9 @@ __device__ __forceinline__ void write_rows(Walk now, int slice, const float* bia
             int at[6];
 #pragma unroll
             for (int i = 0; i < 6; ++i) {
-                const int c = team + 8 * (6 * half + i), begin = phase + c * PLANE, end = begin + outputs;
+                const int c = team + 8 * (6 * half + i), begin = phase + c * PLANE;
                 at[i] = (first ? begin & ~3 : begin & ~7) + 4 * lane;
-                // What follows belongs to the next row, which may be on its way here.
-                if (at[i] < (last ? end : end & ~7)) v[i] = *(const float4*)(rings + c * PITCH + (turned + at[i] & RING - 1));
+                v[i] = *(const float4*)(rings + c * PITCH + (turned + at[i] & RING - 1));
             }
 #pragma unroll
             for (int i = 0; i < 6; ++i) {
