@@ -1,8 +1,7 @@
 """Device memory in which a module allocates while it is called, so that the judge can read its outputs there. Imports torch.
 
 Torch's allocator takes its segments for this pool from allocations that can be exported. The judge gets each segment's
-descriptor when it is made. Nothing is copied between a module's last kernel and the judge's comparison. Baselines allocate in
-such memory too, unread: the kind of memory must not decide a comparison.
+descriptor when it is made. Nothing is copied between a module's last kernel and the judge's comparison.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ class ModuleMemory:
 
     _of_process: ModuleMemory | None = None
 
-    def __init__(self, device: int, send: Send | None) -> None:
-        """``send``: ``None`` where the judge does not read the memory."""
+    def __init__(self, device: int, send: Send) -> None:
         self._device = device
         self._send = send
         self._segments: dict[int, LentArena] = {}
@@ -40,7 +38,7 @@ class ModuleMemory:
         self._pool = torch.cuda.MemPool(self._allocator)
 
     @classmethod
-    def of_process(cls, device: int, send: Send | None) -> ModuleMemory:
+    def of_process(cls, device: int, send: Send) -> ModuleMemory:
         """The process's pool, made at first use."""
         if cls._of_process is None:
             cls._of_process = cls(device, send)
@@ -63,28 +61,21 @@ class ModuleMemory:
     def _new_segment(self, size: int, _: int, __: int) -> int | None:
         try:
             arena = LentArena.create(self._device, size)
-            if self._send is not None:
-                self._lend(arena, self._send)
+            handle = arena.handle()
+            try:
+                self._send(Segment(arena.pointer, ArenaHandle("cuda-fd", size, False, handle.header())), (handle.descriptor,))
+            finally:
+                os.close(handle.descriptor)
         except Exception:  # torch reports an allocation that failed
             return None
         self._segments[arena.pointer] = arena
         return arena.pointer
 
-    @staticmethod
-    def _lend(arena: LentArena, send: Send) -> None:
-        """Send the judge a handle of the segment."""
-        handle = arena.handle()
-        try:
-            send(Segment(arena.pointer, ArenaHandle("cuda-fd", arena.size, False, handle.header())), (handle.descriptor,))
-        finally:
-            os.close(handle.descriptor)
-
     def _drop_segment(self, address: int, _: int, __: int, ___: int) -> None:
         arena = self._segments.pop(address, None)
         if arena is not None:
             arena.close()
-            if self._send is not None:
-                self._send(SegmentFreed(address))
+            self._send(SegmentFreed(address))
 
 
 def _release_lock_while_allocating() -> None:

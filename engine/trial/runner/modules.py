@@ -2,7 +2,7 @@
 
 A module is called on the lent inputs themselves, which are mapped read-only unless the reference changes them. Its outputs stay
 where it made them: on a CPU the judge reads them there, once the runner is frozen (where it cannot, they are copied to lent
-memory); on a GPU they are in memory that the judge maps (``module_memory``), and a baseline's in memory of the same kind.
+memory); on a GPU they are in memory that the judge maps (``module_memory``).
 """
 
 from __future__ import annotations
@@ -199,12 +199,10 @@ class ModuleLauncher:
         """The last order's outputs, and the copies of those that the judge could not read where they are."""
         self._held: list[Any] = []
         self._memory: ModuleMemory | None = None
-        if load.device != "cpu" and send is not None:
+        if load.device != "cpu" and send is not None and self._is_kernel:
             from engine.trial.runner.module_memory import ModuleMemory
 
-            # A baseline's outputs lie in the same kind of memory, which may be slower to write than torch's own.
-            index = torch.device(load.device).index or 0
-            self._memory = ModuleMemory.of_process(index, send if self._is_kernel else None)
+            self._memory = ModuleMemory.of_process(torch.device(load.device).index or 0, send)
         if load.device == "cpu":
             warm_heap(load.warm_bytes)
 
@@ -236,7 +234,7 @@ class ModuleLauncher:
                 once(rows[slot])
 
         def addresses() -> tuple[int, ...]:
-            if self._memory is None or not self._delivers:
+            if self._memory is None:
                 return ()
             return tuple(t.data_ptr() for t in kept[-1].outputs if isinstance(t, torch.Tensor))
 
