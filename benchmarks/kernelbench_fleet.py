@@ -64,7 +64,7 @@ async def _judged(member: FleetWorker, base: Result, request: Request) -> Result
         size = f"{base.operand_bytes / GIB:.1f} GiB of operands, the limit is {request.memory_limit:g}"
         return replace(base, status=Status.SKIPPED, reason=size)
     if code is None:
-        traced: m.TracedGraph = await member.ask("trace", m.TraceProblem, _silent)
+        traced, _ = await member.ask("trace", m.TraceProblem, _silent)
         code = port_of(assignment, request.device, opened.signature, traced.graph)
     prepared = await _done(member, w.WorkKind.PREPARE)
     passed = [model.name for model in prepared.preparation.gate.nulls if model.passed]

@@ -234,3 +234,16 @@ def test_files_are_judged_on_the_workers_of_a_cluster(
     assert "5 files, 0 judged before, on node7/cpu:0, node8/cpu:0" in capsys.readouterr().out
     assert suite.main([*arguments, "--results", str(tmp_path / "r.jsonl")]) == 0
     assert "5 judged before" in capsys.readouterr().out
+
+
+def test_a_worker_of_a_cluster_traces_the_reference_for_the_naive_port(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker traces the reference, and the port is written here: what it says of its pretended problem arrives."""
+    monkeypatch.setattr(suite, "launcher", lambda text, device: fake_worker.MemoryLauncher(("node7/cpu:0",)))
+    monkeypatch.setenv(fake_worker.TRIES, str(tmp_path))
+    arguments = [str(checkout), "--fleet", "node7:6379", "--device", "cpu", "--kernel", "port", "--names", "Square"]
+    assert suite.main([*arguments, "--results", str(tmp_path / "r.jsonl")]) == 0
+    (found,) = map(Result.from_json, map(json.loads, (tmp_path / "r.jsonl").read_text().splitlines()))
+    assert found.status is Status.REFUSED
+    assert "this problem uses a pretended problem" in found.reason
