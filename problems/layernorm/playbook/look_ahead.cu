@@ -13,12 +13,13 @@
 #include "problem.h"
 // @tune BLOCK = 256
 // @tune UNROLL = 1
-// @tune AHEAD = 16, 24, 36
+// @tune AHEAD = 16, 36
 // @tune BIAS_HELD = 12, 14
-// @tune BIAS_RING = 24, 16
+// @tune BIAS_RING = 24
 // @tune FAR_FIRST = 1, 0
 // @tune AT_ONCE = 6, 4
 // BIAS_HELD: 16-byte accesses a thread; BIAS_RING: kilobytes; AHEAD: chunks. FAR_FIRST: chunks without a slot are taken before those with one; AT_ONCE: those that a warp reads together.
+// @require BIAS_HELD + AT_ONCE <= 18
 // @workspace BATCH_SIZE * 1056
 // @launch layer_norm(x, ln_weight, ln_bias, workspace, out) grid(max(1, min(SMS, 132, FEATURES * DIM1 * DIM2 / (4 * BLOCK * UNROLL)))) block(BLOCK + 256) shared(229376) cooperative
 

@@ -297,6 +297,20 @@ inline void load_run(unsigned to, const char* from, unsigned bytes, unsigned bar
 
 // One operand of an asm statement.
 struct Operand { void* out; int size; uint64_t in; bool is_float; };
+// Two numbers for a block of the cluster, counted by a barrier there.
+inline void store_pair_later(const std::vector<Operand>& o) {
+    const unsigned to = o[0].in, counter = o[3].in;
+    const uint64_t pair = (uint32_t)o[1].in | o[2].in << 32;
+    Block* where = &block_of(to);
+    auto act = [=] {
+        memcpy(at(*where, to & 0xFFFFFF), &pair, 8);
+        Barrier& b = barrier(*where, counter);
+        b.bytes -= 8;
+        settle(b);
+    };
+    if (late) block().cluster->in_flight.push_back(act);
+    else act();
+}
 template <class T> Operand out(T& v) { return {&v, sizeof v, 0, std::is_floating_point_v<T>}; }
 template <class T> Operand in(T v) {
     uint64_t bits = 0;
@@ -452,7 +466,8 @@ inline void ptx(const char* text, const std::vector<Operand>& o) {
         return (void)memcpy(at(block_of(u(0)), u(0) & 0xFFFFFF), pair, 8);
     }
     if (has(text, "%nctaid.x")) return give(o[0], grid_dim.x);
-    if (has(text, "ld.global.nc") && (has(text, "v4.f32 {%0, %1, %2, %3}, [%4]") || has(text, "v4.u32 {%0, %1, %2, %3}, [%4]"))) {
+    if (has(text, "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32")) return store_pair_later(o);
+    if (has(text, "ld.global") && (has(text, "v4.f32 {%0, %1, %2, %3}, [%4]") || has(text, "v4.u32 {%0, %1, %2, %3}, [%4]"))) {
         for (int i = 0; i < 4; ++i) memcpy(o[i].out, (const char*)o[4].in + 4 * i, 4);
         return;
     }
