@@ -43,8 +43,10 @@ def prompts() -> Iterator[tuple[str, str]]:
 def _prompts() -> Iterator[tuple[str, Prompt]]:
     for folder in _sessions(SESSIONS):
         begun, proposed, blobs = _round(folder, min(2, _rounds(folder)))
-        yield f"{folder.name}.h200.ideas", _ideas(begun, blobs, Dialect.CUDA)
-        yield f"{folder.name}.h200.code", _code(proposed, blobs, Dialect.CUDA)
+        assert begun.opened is not None
+        own = Dialect(begun.opened.settings.dialect or Dialect.CUDA)
+        yield f"{folder.name}.h200.ideas", _ideas(begun, blobs, own)
+        yield f"{folder.name}.h200.code", _code(proposed, blobs, own)
         yield f"{folder.name}.h200.repair", _repair(begun, blobs)
         for dialect in OTHER_DIALECTS.get(folder.name, ()):
             yield f"{folder.name}.h200.ideas_{dialect}", _ideas(begun, blobs, dialect)
