@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import statistics
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -117,6 +119,37 @@ class Counters:
 
     def __call__(self, process: int | None) -> ProcessorReading:
         return ProcessorReading(elsewhere=self.readings.pop(0))
+
+
+def test_more_processor_time_than_the_cores_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel's threads may move to cores that other workers measure on: no filter sees where."""
+    monitor = ContentionMonitor("cpu")
+    used = {"ns": 0}
+    monkeypatch.setattr(contention, "_processor_ns", lambda _: used["ns"])
+
+    def elsewhere(cores_busy: float) -> str:
+        monitor.for_process(1).before()
+        began = time.perf_counter_ns()
+        while (passed := time.perf_counter_ns() - began) < 5_000_000:
+            pass
+        used["ns"] += int(cores_busy * passed)
+        monitor.after()
+        return monitor.elsewhere
+
+    cores = len(os.sched_getaffinity(0))
+    assert elsewhere(0.9 * cores) == ""
+    assert f"of the {cores} cores that it was given" in elsewhere(3.0 * cores)
+    assert monitor.for_process(None).elsewhere == ""
+
+
+def test_processor_time_of_a_process_is_that_of_all_its_threads() -> None:
+    began = contention._processor_ns(os.getpid())
+    thread = threading.Thread(target=lambda: sum(range(3_000_000)))
+    thread.start()
+    thread.join()
+    assert contention._processor_ns(os.getpid()) - began > 5_000_000
+    assert contention._processor_ns(None) < 0
+    assert contention._processor_ns(2**21 - 1) < 0
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,29 @@ def test_outputs_written_after_the_reply_are_detected(bench: Bed) -> None:
     assert watch.outputs_changed()
 
 
+def test_calls_of_a_burst_that_look_left_out_are_named(bench: Bed) -> None:
+    """One call of a burst is checked: one of eight that was left out passed in seven of eight."""
+    slots = range(bench.slots)
+    poisons = []
+    for slot in slots:
+        bench.refill(slot)
+        bench.poison(slot)
+        poisons.append(bench.poison_of(slot))
+
+    def seen() -> tuple[int, ...]:
+        watch = bench.watch(*slots)
+        watch.after()
+        return watch.left_out(poisons)
+
+    for slot in slots[:-1]:
+        answer(bench, slot)
+    assert seen() == (slots[-1],)
+    bench.outputs(slots[-1])[0].copy_(bench.outputs(0)[0])
+    assert seen() == (0, slots[-1])
+    answer(bench, slots[-1])
+    assert seen() == ()
+
+
 def test_outputs_that_could_not_be_read_at_the_reply_are_not_believed_later(bench: Bed) -> None:
     bench.refill(0)
     (right,) = bench.outputs(0)

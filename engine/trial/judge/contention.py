@@ -5,6 +5,8 @@ waits cannot be read, the pressure-stall time of all tasks is used. A disturbed 
 one source cannot be read, the other counts alone; if neither can, nothing is marked. Not for GPUs: ``interleaving`` keeps the
 device idle between calls, and ``conditions`` reports who else uses it.
 
+A process that uses more processor time than its cores have has moved to others: a filter cannot see where a thread moves.
+
 Threads also wait for other threads of their own kernel, as many of them as it likes and when it likes. Waits are therefore
 contention only while processes beside the trial use the cores (``OtherWork``).
 """
@@ -12,6 +14,7 @@ contention only while processes beside the trial use the cores (``OtherWork``).
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +33,10 @@ _SHARE = 0.03
 """Share of a call's wall time that may be lost to others before its sample counts as disturbed."""
 _WAKING_US = 40.0
 """Time that sleeping threads need to get their cores when a call starts, before the kernel's own clock starts."""
+_MORE_THAN_THERE_IS, _MORE_US = 1.02, 200.0
+"""Processor time beyond that of all cores, as a factor and in microseconds, that no process has used which keeps to them."""
+_PROCESS_CLOCK = 2
+"""Low bits of the clock of a process's processor time: as the scheduler accounts for it."""
 _WOKEN_US = 25.0
 """Run time of a thread that is resumed with its process and sleeps again (measured: 9 to 14 µs). Its waits do not count."""
 
@@ -65,27 +72,51 @@ class ContentionMonitor:
         self._process: int | None = None
         self._before: ProcessorReading | None = None
         self._lost = 0.0
+        self._cores = len(os.sched_getaffinity(0))
+        self._began_ns, self._used_ns = 0, -1
+        self.share_used = 0.0
+        """Processor time of the process in the last call, as a share of what the cores had; without its children's."""
 
     def for_process(self, process: int | None) -> ContentionMonitor:
         """Itself, for the next call of ``process`` (its pid here, ``None`` where unknown)."""
         self._process = process
-        self._lost = 0.0
+        self._lost, self.share_used = 0.0, 0.0
         return self
 
     def before(self) -> None:
         """Read the counters."""
         if self._watching:
             self._before = _read(self._process)
+            self._began_ns, self._used_ns = time.perf_counter_ns(), _processor_ns(self._process)
 
     def after(self) -> None:
-        """Compute what was lost since."""
+        """Compute what was lost and used since."""
         if self._watching:
+            used_ns = _processor_ns(self._process)
+            there_ns = self._cores * (time.perf_counter_ns() - self._began_ns)
+            used_us = (used_ns - self._used_ns) / 1e3 if min(used_ns, self._used_ns) >= 0 else 0.0
+            self.share_used = max(0.0, used_us - _MORE_US) / (there_ns / 1e3)
             after = _read(self._process)
             self._lost = lost_us(self._before, after) if self._before is not None and after is not None else 0.0
 
     def disturbed(self, wall_us: float) -> bool:
         """Whether other work took more than a small share of the last call."""
         return self._watching and self._lost > _WAKING_US + _SHARE * wall_us
+
+    @property
+    def elsewhere(self) -> str:
+        """A message on a process that used other cores in the last call; empty for one that may not have."""
+        if self.share_used <= _MORE_THAN_THERE_IS:
+            return ""
+        return f"used {self.share_used:.2f} times the processor time of the {self._cores} cores that it was given"
+
+
+def _processor_ns(process: int | None) -> int:
+    """Processor time of all threads that a process has had, in nanoseconds; negative where unknown."""
+    try:
+        return time.clock_gettime_ns(~process << 3 | _PROCESS_CLOCK) if process is not None else -1
+    except OSError:
+        return -1
 
 
 class OtherWork:

@@ -307,6 +307,9 @@ def _sample(
             else:
                 timing = _plain(bed, runner, order, setup, contention, judged=judged)
         disturbed = contention.disturbed(timing.wall_us)
+        if judged and (flaw := contention.elsewhere):
+            with blaming(name):
+                raise TrialFailed(FailureKind.REJECTED, flaw)
         row[name] = replace(timing, disturbed=disturbed, after_us=setup.probe())
         if judged:
             copies.append((name, bed.copy_outputs(order.slot)))

@@ -1,8 +1,8 @@
 """The sustained regime: calls back to back over rotating operands, in turns A-B-B-A of baseline and kernel. Imports torch.
 
 On a CPU no call that counts gets inputs that its process has seen: before each burst that counts they are drawn again, a burst
-has at most as many calls as there are slots, and one call of each, drawn when it has ended, is checked. Reusing earlier results
-and leaving calls out gain nothing.
+has at most as many calls as there are slots, and one call of each, drawn when it has ended, is checked; so are calls whose
+outputs look as if they had been left out (``Watch.left_out``). Reusing earlier results gains nothing.
 
 On a GPU a burst must last longer, for the power limit to settle, and inputs come back. In each turn the outputs of two calls
 are checked: one of the burst on fresh inputs, one of the last burst. Before each burst that counts a few elements of the inputs
@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from engine.domain.model import FailureKind
 from engine.trial.judge.call_order import CallOrder
 from engine.trial.judge.call_times import CallHook, During
 from engine.trial.judge.conditions import UnderLoad
-from engine.trial.judge.failures import blaming
+from engine.trial.judge.failures import TrialFailed, blaming
 from engine.trial.judge.interleaving import Contestants, PairSetup
 from engine.trial.judge.judged_calls import CheckTally, judge_outputs, receive_delivered, still_written, unreadable_outputs_fail
 from engine.trial.judge.perturbations import OWN
@@ -77,12 +78,11 @@ class SustainedTrial:
         judged = name in self._contest.judged
         bed, pace, first = self._bed, self._pace, self._rng.randrange(self._bed.slots)
         bed.turn_to(name)
-        for slot in range(bed.slots) if judged else ():
-            bed.poison(slot)
         bed.settle()
         rough, _ = self._burst(runner, first, _ROUGH)
         few = max(1, min(bed.slots, pace.calls(rough)))
         self._draw_again(first, max(few, _ROUGH))
+        self._poison(range(bed.slots) if judged else ())
         fresh, _ = self._burst(runner, first, few, checked=judged)
         calls = pace.calls(fresh)
         before: list[Burst] = []
@@ -110,11 +110,14 @@ class SustainedTrial:
             self._draw_again(first, calls)
         else:
             self._release_again(first, calls)
-        for slot in self._slots(first, calls) if judged else ():
-            self._bed.poison(slot)
-        self._bed.settle()
+        self._poison(self._slots(first, calls) if judged else ())
         burst, _ = self._burst(runner, first, calls, checked=judged)
         return burst
+
+    def _poison(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            self._bed.poison(slot)
+        self._bed.settle()
 
     def _again(
         self, runner: RunnerClient, first: int, calls: int, expected_us: float, checked: bool
@@ -167,17 +170,28 @@ class SustainedTrial:
         order = RunKernel(first % self._bed.slots, calls=calls)
         timing = runner.call(order, hooks, during=during if on_gpu and expected_us else None)
         timing = replace(timing, disturbed=not on_gpu and contention.disturbed(timing.wall_us))
+        if checked and (flaw := contention.elsewhere):
+            raise TrialFailed(FailureKind.REJECTED, flaw)
         if checked:
             self._check(runner, slots, watch if watch in hooks else None)
         return Burst.timed(calls, timing, self._cost_us), next(iter(found), None)
 
     def _check(self, runner: RunnerClient, slots: Sequence[int], watch: Watch | None) -> None:
-        """Check the outputs of one call of the last burst, drawn now; ``slots``: those of its calls. Raises TrialFailed."""
-        bed, call = self._bed, self._rng.randrange(len(slots))
+        """Check the outputs of one call of the last burst, drawn now, and those of calls that were perhaps left out.
+
+        ``slots``: those of its calls. Raises TrialFailed.
+        """
+        bed, drawn, delivered = self._bed, self._rng.randrange(len(slots)), runner.delivered
+        suspects: Sequence[int] = ()
         with unreadable_outputs_fail():
-            if watch is not None and watch.outputs_changed():
-                raise still_written()
-            if runner.delivered is not None:
-                runner.delivered = runner.delivered.of_call(call, len(slots))
-            receive_delivered(bed, runner, slots[call])
-        judge_outputs(bed.check(slots[call], OWN, bed.copy_outputs(slots[call])), self._tally, OWN)
+            if watch is not None:
+                if watch.outputs_changed():
+                    raise still_written()
+                suspects = watch.left_out([bed.poison_of(slot) for slot in slots])
+            if delivered is not None:
+                for call in suspects:
+                    bed.receive(slots[call], delivered.of_call(call, len(slots)))
+                runner.delivered = delivered.of_call(drawn, len(slots))
+            receive_delivered(bed, runner, slots[drawn])
+        for call in {drawn, *suspects}:
+            judge_outputs(bed.check(slots[call], OWN, bed.copy_outputs(slots[call])), self._tally, OWN)

@@ -235,6 +235,10 @@ class TestBed:
             self._outputs.raw(operand.offset, operand.offset + operand.nbytes).fill_(self._poison[slot])
         self.settle()
 
+    def poison_of(self, slot: int) -> int:
+        """The byte that the outputs of ``slot`` were last filled with."""
+        return self._poison[slot]
+
     def settle(self) -> None:
         """Wait until the device has finished the judge's work."""
         if self.device != "cpu":

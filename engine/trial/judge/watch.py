@@ -1,7 +1,8 @@
-"""Watches the outputs of one call: they are read right after the reply, and must not change any more. Imports torch."""
+"""Watches the outputs of an order: they are read right after the reply, and must not change any more. Imports torch."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -15,11 +16,17 @@ _PLACES = 128
 class Watch:
     """Detects work after the reply, while the kernel is not frozen: a ``call_times.CallHook``.
 
-    A few random elements of every output are read right after the reply, which takes a few microseconds.
+    A few random elements of every output are read right after the reply, which takes a few microseconds; of outputs of the same
+    size the same ones.
     """
 
     def __init__(self, outputs: Sequence[torch.Tensor], rng: torch.Generator) -> None:
-        self._places = [Places(t, rng) for t in outputs]
+        drawn: dict[tuple[int, int], Places] = {}
+        self._places: list[Places] = []
+        for tensor in outputs:
+            size = tensor.numel(), tensor.element_size()
+            self._places.append(Places(tensor, rng, drawn.get(size)))
+            drawn.setdefault(size, self._places[-1])
         self._values_at_reply: list[torch.Tensor] | OSError = []
         self._delivered: Callable[[], Outputs | None] = lambda: None
 
@@ -54,14 +61,34 @@ class Watch:
             raise self._values_at_reply
         return not all(map(torch.equal, self._values_at_reply, self._read()))
 
+    def left_out(self, poisons: Sequence[int]) -> tuple[int, ...]:
+        """Calls of a burst that were perhaps left out: one whose outputs held their poison at the reply, or two with the same.
+
+        ``poisons``: the byte that each call's outputs were filled with. Right outputs can look so: check what is returned.
+        """
+        if isinstance(self._values_at_reply, OSError):
+            return ()
+        values, each = self._values_at_reply, len(self._values_at_reply) // len(poisons)
+        calls = [torch.cat([one.view(torch.uint8) for one in values[c * each : (c + 1) * each]]) for c in range(len(poisons))]
+        for call, poison in enumerate(poisons):
+            if calls[call].numel() and bool((calls[call] == poison).all()):
+                return (call,)
+        pairs = itertools.combinations(range(len(calls)), 2)
+        return next(((one, other) for one, other in pairs if torch.equal(calls[one], calls[other])), ())
+
 
 class Places:
     """A few random elements of a tensor, as bits."""
 
-    def __init__(self, tensor: torch.Tensor, rng: torch.Generator) -> None:
+    def __init__(self, tensor: torch.Tensor, rng: torch.Generator, same: Places | None = None) -> None:
+        """``same``: those of a tensor of the same size, whose places are taken."""
         self._flat = tensor.view(-1).view(_WORDS.get(tensor.element_size(), torch.int64))
         count = self._flat.numel()
-        self._where = torch.randint(max(1, count), (_PLACES if count else 0,), generator=rng).to(tensor.device)
+        self._where: torch.Tensor
+        if same is None:
+            self._where = torch.randint(max(1, count), (_PLACES if count else 0,), generator=rng).to(tensor.device)
+        else:
+            self._where = same._where
 
     def read(self) -> torch.Tensor:
         return torch.index_select(self._flat, 0, self._where)
