@@ -7,7 +7,7 @@ from when a worker begins the first of them to the last verdict, without what pr
 baselines and ceilings, and the first builds.
 
 With ``--side-by-side`` runs for several N and problems share the machine, if it has enough GPUs. Each has GPUs of its own,
-and as many cores for each GPU as any other.
+and as many cores for each GPU as any other; runs that share a machine slow each other down (``docs/explanation/scale.md``).
 
 Prints for each problem and N the verdicts, the minutes, the verdicts a minute and their ratio to the first N, the seconds of
 preparation, the seconds until the last kernel was built (a rate that builds limit), the engine's own processor time as a share

@@ -93,7 +93,6 @@ OTHER_WINDOWS = image(2, (2, 96), 67, 260, kernel_size=8, padding=1)
         pytest.param("rmsnorm_bf16/dry_run.cu", {"tokens": 2, "hidden": 4096}, {"BLOCK": 256, "TURNS": 1}, 4, marks=SLOW),
         pytest.param("rmsnorm_bf16/dry_run.cu", {"tokens": 5, "hidden": 128}, {"BLOCK": 1024}, 4, marks=SLOW),
         ("gqa_decode_bf16/cluster_pages.cu", cache(1, 650, 1, 7, 64), {"STAGES": 13}, 16),
-        pytest.param("gqa_decode_bf16/cluster_pages.cu", cache(1, 530, 2, 8, 128), {"PER_SM": 2, "STAGES": 13}, 8, marks=SLOW),
         pytest.param("gqa_decode_bf16/cluster_pages.cu", cache(3, 530, 1, 4, 128), {"WARPS": 4, "STAGES": 13}, 3, marks=SLOW),
         ("softmax/one_meeting.cu", rows(2, 5001), {}, 4),
         ("softmax/more_blocks.cu", rows(2, 49156), {}, 4),
