@@ -1,4 +1,4 @@
-"""On a GPU eager and a module that is eager are timed alike: the same work around the call, the same kind of memory."""
+"""On a GPU eager and a module that is eager are timed alike: the same work around the call."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from trial.ground import OPERANDS
 
 from engine.trial.judge import interleaving
 from engine.trial.judge.call_times import Timing
+from engine.trial.messages import ClaimedTimes, LoadKernel, RunKernel
+from engine.trial.runner import modules
+from engine.trial.runner.calls import LentOperands
+from engine.trial.shared import arena
+from engine.trial.shared.layout import plan_layout
 
 
 @pytest.mark.parametrize("judged", [True, False])
@@ -38,3 +45,21 @@ def test_what_follows_a_gated_call_in_the_judge_s_stream_is_the_same_for_everyon
     setup = SimpleNamespace(flush=SimpleNamespace(enqueue=lambda: done.append("flushed")))
     interleaving._gated(bed, runner, 0, setup, judged=judged)
     assert done == ["withdrawn", "released", "flushed", "read"]
+
+
+@pytest.mark.parametrize("contract", ["module", "baseline"])
+def test_outputs_are_checked_before_everyone_s_reply(contract: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge's clock runs until the reply where a call waits for the device: one side's check would be its own time."""
+    checked: list[Any] = []
+    monkeypatch.setattr(modules, "checked_output", lambda value, *_: checked.append(value) or value)
+    layout = plan_layout(OPERANDS, 1)
+    inputs = arena.SharedArena(layout.input_bytes, writable=False)
+    outputs = arena.SharedArena(layout.output_bytes, writable=True)
+    handles = inputs.handle()[0], outputs.handle()[0]
+    load = LoadKernel(contract, "cpu", layout.slots, *handles, threads=1)
+    lent = LentOperands(layout.slots, inputs, outputs)
+    launcher = modules.ModuleLauncher(load, lent, torch.exp, lambda work, *_: work() or ClaimedTimes(1.0, 0.0, 0.0))
+    reply = launcher.call(RunKernel(0))
+    assert isinstance(reply, ClaimedTimes)
+    assert [tuple(value.shape) for value in checked] == [OPERANDS[1].shape]
+    assert bool(reply.outputs) == (contract == "module")

@@ -240,9 +240,14 @@ class ModuleLauncher:
 
         with torch.no_grad():
             called = self._timed(work, order, addresses)
-            if isinstance(called, Fault) or not self._delivers:
+            if isinstance(called, Fault):
                 return called
-            return self._delivered(called, order, kept)
+            # A baseline's too: where a call waits for the device, the judge's clock runs until the reply.
+            delivered = self._delivered(called, order, kept)
+            if self._delivers:
+                return delivered
+            self._made = []
+            return called
 
     def plain_call(self) -> None:
         """A module's outputs are checked."""
@@ -261,7 +266,7 @@ class ModuleLauncher:
                     self._lent.outputs.tensor(operand).copy_(outputs[-1])
         # The very objects too: a module may count references to its outputs before it uses their memory again.
         self._made = [*(value for returned in kept for value in (*returned.copied, *returned.outputs)), *outputs]
-        if self._is_kernel and self._reuses_held_memory(self._made, slots[-1]):
+        if self._reuses_held_memory(self._made, slots[-1]) and self._is_kernel:
             return Fault("rejected", "returned the memory of an earlier call's output, which its caller may still hold")
         if not self._copies_outputs:
             return msgspec.structs.replace(called, outputs=tuple(value.data_ptr() for value in outputs))
