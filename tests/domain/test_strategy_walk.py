@@ -1,4 +1,4 @@
-"""Going on from the latest kernel: only where gains depend on the kernel and losses are mended."""
+"""Going on from the latest kernel: only where gains depend on the kernel and losses are recovered."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from engine.domain.strategy.choice import decided
 from engine.domain.strategy.evidence import TUNE, Evidence, OpenIdea, Trial
 from engine.domain.strategy.steps import MOST_ASKED, Ask
 from engine.domain.strategy.values import Parent
-from engine.domain.strategy.walk import interacting, mended, walk_step
+from engine.domain.strategy.walk import interacting, recovery, walk_step
 
 Step = tuple[str, str, float]
 """Parent, idea and gain; the kernels are k1, k2, …"""
 RUGGED: tuple[Step, ...] = (("k0", "a", 0.4), ("k1", "b", -0.3), ("k2", "c", 0.28), ("k0", "b", 0.2))
-"""Idea b loses on k1, which c mends, and gains on k0. The best, k1, has not improved for three ideas."""
+"""Idea b loses on k1, from which c recovers, and gains on k0. The best, k1, has not improved for three ideas."""
 
 
 def grown(*steps: Step, variance: float = 1e-6) -> Evidence:
@@ -61,7 +61,7 @@ def test_the_newest_idea_of_the_latest_kernel_is_tried_and_no_other() -> None:
         (RUGGED[:3], "two ideas since the best improved"),
         ((*RUGGED[:3], ("k0", "b", -0.29)), "b loses the same on both"),
         ((*RUGGED[:3], ("k0", TUNE, 0.2), ("k2", TUNE, -0.2)), "only what tuning gains differs"),
-        ((*RUGGED, *((f"k{n}", f"d{n}", -0.2) for n in range(4, 9))), "losses are not mended"),
+        ((*RUGGED, *((f"k{n}", f"d{n}", -0.2) for n in range(4, 9))), "losses are not recovered"),
         ((*RUGGED, *((f"k{n}", "polish", 0.0) for n in range(4, 8))), "one idea prevails: the search restarts"),
     ],
 )
@@ -76,9 +76,10 @@ def test_it_does_not_go_on_where_that_does_not_pay(steps: tuple[Step, ...], why_
         lambda found: replace(found, invents=False),
         lambda found: replace(found, asked={"k4": MOST_ASKED}),
         lambda found: replace(found, kernels={**found.kernels, "k4": replace(found.kernels["k4"], copy=True)}),
+        lambda found: replace(found, kernels={**found.kernels, "k0": replace(found.kernels["k0"], pinned=True)}),
         lambda found: grown(*RUGGED, variance=0.05),
     ],
-    ids=("a playbook", "asked often", "a copy", "measurements err as much as gains differ"),
+    ids=("a playbook", "asked often", "a copy", "a pinned kernel", "measurements err as much as gains differ"),
 )
 def test_it_does_not_go_on_without_new_ideas_for_a_kernel_that_is_known(changed: Callable[[Evidence], Evidence]) -> None:
     assert walk_step(belief(changed(grown(*RUGGED))), None, may_ask=True) is None
@@ -98,8 +99,8 @@ def test_a_restart_is_not_interrupted() -> None:
         ((*RUGGED, ("k2", "d", 0.1)), 2 / 4),
     ],
 )
-def test_the_share_of_losses_that_are_mended(steps: tuple[Step, ...], share: float) -> None:
-    assert mended(belief(grown(*steps))) == pytest.approx(share)
+def test_the_share_of_losses_that_are_recovered(steps: tuple[Step, ...], share: float) -> None:
+    assert recovery(belief(grown(*steps))) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(("gain", "found"), [(0.2, "b"), (0.0, "b"), (-0.1, None), (-0.3, None), (-0.6, "b")])

@@ -3,7 +3,7 @@
 Where one idea gains on one kernel and loses on another, what was measured elsewhere tells little about the next gain. The best
 kernel is then a local optimum whose neighbours were soon tried, and a better one lies several ideas away, some of which lose.
 The author sees the kernel in front of it, so its first idea for the latest kernel counts, not what is expected from other
-parents. This pays only where kernels that lost are mended by later ideas; how often they are is counted in the session.
+parents. This pays only where later ideas regain what kernels lost; how often they do is counted in the session.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _STALLED = 3
 """Ideas without an improvement of the best before the search goes on from the latest kernel."""
 _LOST = 0.1
 """Logarithm of the loss from which a kernel counts as one that lost."""
-_MENDED = 0.3
+_RECOVERED = 0.3
 """The share of ideas on such kernels that must regain at least half of the loss; one success and one failure are assumed."""
 
 
@@ -25,6 +25,8 @@ def walk_step(belief: Belief, focus: Focus | None, *, may_ask: bool) -> NextStep
     """The author's first idea for the latest kernel; ``None`` where going on from it does not pay."""
     evidence = belief.evidence
     if focus is not None or not evidence.invents or not _pays(belief):
+        return None
+    if any(kernel.pinned for kernel in evidence.kernels.values()):  # the engineer says where to build
         return None
     latest = next((trial.child for trial in reversed(evidence.trials) if trial.child is not None), None)
     if latest is None or evidence.kernels[latest].copy:
@@ -37,8 +39,13 @@ def walk_step(belief: Belief, focus: Focus | None, *, may_ask: bool) -> NextStep
 
 
 def _pays(belief: Belief) -> bool:
-    """Whether the best has not improved for a while, gains depend on the parent, and losses are mended."""
-    return belief.stalled >= _STALLED and interacting(belief) is not None and not belief.exhausted and mended(belief) >= _MENDED
+    """Whether the best has not improved for a while, gains depend on the parent, and losses are recovered."""
+    return (
+        belief.stalled >= _STALLED
+        and interacting(belief) is not None
+        and not belief.exhausted
+        and recovery(belief) >= _RECOVERED
+    )
 
 
 def interacting(belief: Belief) -> str | None:
@@ -46,7 +53,7 @@ def interacting(belief: Belief) -> str | None:
     return next((stem for stem, record in belief.stems.items() if stem != TUNE and record.differs), None)
 
 
-def mended(belief: Belief) -> float:
+def recovery(belief: Belief) -> float:
     """The share of ideas on kernels that had lost which regained half of it, as Beta(1, 1) expects it after those measured."""
     kernels, parents = belief.evidence.kernels, belief.parents
     regained = tried = 0
