@@ -7,12 +7,13 @@ import contextlib
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
 from engine.domain import regimes
 from engine.domain.errors import EspalierError, JournalLocked, UntrustedError
-from engine.domain.settings import Settings
+from engine.domain.settings import Settings, default_strategy
 from engine.domain.trust import PathKind, TrustQuestion
 from engine.journal import store
 from engine.report.text import trust
@@ -70,7 +71,8 @@ class PlainMode:
     async def _begin(self, name: str) -> None:
         device = (await asyncio.to_thread(self._opener.devices))[0][0]
         problem = next(one for one in self._opener.problems() if one.name == name)
-        request = NewSession(problem, device, Settings(workload=default_workload(device), regime=regimes.AUTO), "ask")
+        settings = Settings(workload=default_workload(device), regime=regimes.AUTO)
+        request = NewSession(problem, device, replace(settings, strategy=default_strategy(settings.source, "")), "ask")
         await self.run("new", request)
 
     async def _run_live(self, opening: Opening, folder: Path | None) -> None:

@@ -23,7 +23,7 @@ from engine.domain import events as e
 from engine.domain.errors import CommandRejected, JournalError
 from engine.domain.folds import advance
 from engine.domain.model import CATEGORIES, ENGINEER, Author, IdeaText, Problem
-from engine.domain.settings import Limits, Settings
+from engine.domain.settings import Limits, Settings, default_strategy
 from engine.domain.state import Kernel, SessionState
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
@@ -98,7 +98,7 @@ class Session:
         """
         asked = problem if isinstance(problem, Problem) else catalog.find(str(problem))
         label = checked_device(device)
-        given = settings if settings is not None else Settings(regime=regimes.AUTO)
+        given = settings if settings is not None else Settings(default_strategy(proposer, ""), regime=regimes.AUTO)
         forever = Limits(rounds=None, plateau=None)
         wanted = limits or (settings.limits if settings else forever if proposer == "agent" else Limits())
         name = workload or (settings.workload if settings else default_workload(label))

@@ -17,7 +17,7 @@ from engine.cli.run_set import check_options, named_problems, run_set
 from engine.cli.ui import open_ui
 from engine.cli.verbosity import verbosity
 from engine.domain.model import Dialect
-from engine.domain.settings import STRATEGIES, Limits, Pauses, Settings
+from engine.domain.settings import STRATEGIES, Limits, Pauses, Settings, default_strategy
 from engine.domain.state import SessionState
 from engine.ideas.mix import check_models
 from engine.problem import catalog
@@ -59,9 +59,10 @@ or a provider (resume with `espalier open`), 4 no kernel whose time is corrobora
 @click.option("--beam", type=_FEW, default=2, show_default=True, metavar="N", help="Kernels kept as parents of the next round.")
 @click.option("--repairs", type=click.IntRange(0, 64), default=2, show_default=True, metavar="N",
               help="Attempts to repair a failing kernel.")  # fmt: skip
-@click.option("--strategy", type=o.KnownValue(STRATEGIES), default="branching",
-              show_default=True, help="branching: several ideas per round from the best kernels. sequential: one idea after "
-              "the other. adaptive: the session's own measurements decide.")  # fmt: skip
+@click.option("--strategy", type=o.KnownValue(STRATEGIES), default=None,
+              help="adaptive, the default: the session's own measurements decide. branching, the default with --fleet "
+              "and for the proposer agent: several ideas per round from the best kernels. sequential: one idea after "
+              "the other.")  # fmt: skip
 @click.option("--prior", type=o.KnownValue(("sessions", "none")), default="sessions", show_default=True,
               help="What the adaptive strategy starts from: what ideas gained in earlier sessions, or nothing.")  # fmt: skip
 @click.option("--proposer", "--source", "source", cls=o.Aliased, default="playbook", show_default=True,
@@ -159,7 +160,8 @@ def _new_session(name: str, given: dict[str, Any]) -> NewSession:
     check_models(models)
     catalog.workloads_for(problem, given["workload"] or "", given["suite"] or "", default_workload(device))
     settings = Settings(
-        strategy=given["strategy"], ideas=given["ideas"], branch=given["branch"], beam=given["beam"],
+        strategy=given["strategy"] or default_strategy(given["source"], given["fleet"] or ""),
+        ideas=given["ideas"], branch=given["branch"], beam=given["beam"],
         repairs=given["repairs"], source=given["source"], writer=given["writer"], base_url=given["base_url"],
         servers=models.servers if given["servers"] else (), options=models.options, patience=models.patience,
         concurrency=models.concurrency, profiling=models.profiling,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from engine.domain.model import AGENT
 from engine.domain.plan import CategoryRate
 
 _MODE = re.compile(r"(ask|autopilot)|ask:([0-9]{1,9})")
@@ -148,12 +149,21 @@ class ModelSettings:
 STRATEGIES = ("adaptive", "branching", "sequential")
 
 
+def default_strategy(source: str, fleet: str) -> str:
+    """The strategy of a new session that names none.
+
+    The adaptive strategy tries one idea at a time, which leaves all workers of a fleet but one idle. And it chooses among
+    ideas that it asks for, which nobody does for the agents of a session.
+    """
+    return "branching" if fleet or source == AGENT else "adaptive"
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of a session, recorded in its journal when it is created."""
 
     strategy: str = "branching"
-    """``branching``, ``sequential`` or ``adaptive``."""
+    """``branching``, ``sequential`` or ``adaptive``; a session that names none gets ``default_strategy``."""
     ideas: int = 3
     """Ideas per round (K)."""
     branch: int = 3

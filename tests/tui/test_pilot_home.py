@@ -15,7 +15,6 @@ from textual.widgets import DataTable, Input, OptionList, Select
 
 from engine.domain import events as e
 from engine.domain.model import Problem
-from engine.domain.settings import Settings
 from engine.domain.state import IdeaStatus
 from engine.journal import store
 from engine.journal.journal import read
@@ -158,7 +157,7 @@ def test_the_form_offers_the_strategy_and_its_prior(home: Path) -> None:
             form = app.screen
             await pilot.press("ctrl+s")
             await until(pilot, lambda: "enough" in str(form.query_one("#message").render()))
-            form.query_one("#strategy", Select).value = "adaptive"
+            form.query_one("#strategy", Select).value = "sequential"
             form.query_one("#prior", Select).value = "none"
             await pilot.press("ctrl+s")
             await until(pilot, lambda: len(opener.asked) == 2)
@@ -167,7 +166,7 @@ def test_the_form_offers_the_strategy_and_its_prior(home: Path) -> None:
 
     sessions.run(body)
     chosen = [(request.settings.strategy, request.prior) for request in opener.asked]
-    assert chosen == [(Settings().strategy, True), ("adaptive", False)]
+    assert chosen == [("adaptive", True), ("sequential", False)]
 
 
 def test_the_form_offers_the_workloads_and_suites_of_the_problem(home: Path, tmp_path: Path) -> None:

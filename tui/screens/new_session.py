@@ -22,7 +22,7 @@ from engine.domain import regimes
 from engine.domain.errors import EspalierError, ProblemError, ProposerError
 from engine.domain.model import Problem
 from engine.domain.model_text import parse_duration
-from engine.domain.settings import Limits, Settings
+from engine.domain.settings import Limits, Settings, default_strategy
 from tui.bridge import Bridge, NewSession, check_dialect, check_settings, default_workload, find_problem, read_seed
 from tui.opener import SessionOpener
 from tui.removals import is_going
@@ -32,9 +32,9 @@ from tui.viewmodel.steps import StepLog
 
 _MODES = (("ask", "ask"), ("ask, then auto-approve after 60 s", "ask:60"), ("autopilot", "autopilot"))
 _STRATEGIES = (
+    ("adaptive: whichever measurements favour", "adaptive"),
     ("branching: several ideas per round", "branching"),
     ("sequential: one after the other", "sequential"),
-    ("adaptive: whichever measurements favour", "adaptive"),
 )
 _PRIORS = (("earlier sessions (adaptive only)", "sessions"), ("none", "none"))
 """What the adaptive strategy starts from."""
@@ -101,7 +101,7 @@ class NewSessionForm(Dialog[Bridge | None]):
                 hint = f"{', '.join(proposers)}, openai:MODEL, gemini:MODEL, command:CMD"
                 yield Input(proposers[0], id="source", compact=True, placeholder=hint, suggester=SuggestFromList(proposers))
                 yield Label("Strategy")
-                yield Select(_STRATEGIES, value=Settings().strategy, allow_blank=False, id="strategy", compact=True)
+                yield Select(_STRATEGIES, value=default_strategy("", ""), allow_blank=False, id="strategy", compact=True)
                 yield Label("Prior")
                 yield Select(_PRIORS, value="sessions", allow_blank=False, id="prior", compact=True)
                 yield Label("Rounds")

@@ -81,6 +81,8 @@ _LATEST = 8
 """Trials of a parent's own ideas among which one idea may prevail."""
 _PREVAILS = 4
 """How many of them are enough."""
+_APART = 0.25
+"""Logarithm of the factor by which two gains of one idea must differ to show that they depend on the parent."""
 _FAMILIAR = 3
 """Measured kernels from which an idea is familiar: another attempt on it is no new direction."""
 
@@ -96,6 +98,16 @@ class StemRecord:
     failed: int = 0
     misfits: int = 0
     """Failures on a parent that it was not proposed for."""
+    least: tuple[float, float] = (math.inf, 0.0)
+    """Its smallest gain, with the variance of its measurement."""
+    most: tuple[float, float] = (-math.inf, 0.0)
+    """Its largest gain, likewise."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether it gained far more on one parent than on another, beyond what their measurements may err."""
+        apart = self.most[0] - self.least[0]
+        return self.measured > 1 and apart > math.sqrt(_APART**2 + 4.0 * (self.most[1] + self.least[1]))
 
     @property
     def gain(self) -> float:
@@ -272,6 +284,8 @@ class _Learner:
         self._rows.append((features, gain))
         self._scored.append(trial)
         parent.kernels += 1
+        known = (gain, child.variance + parent.variance)
+        stem.least, stem.most = min(stem.least, known), max(stem.most, known)
         stem.gained, stem.squares, stem.measured = stem.gained + gain, stem.squares + gain * gain, stem.measured + 1
         if made.value > self._best + _GAINED:
             self._best, self._stalled = made.value, 0

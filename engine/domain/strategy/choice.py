@@ -27,6 +27,7 @@ from engine.domain.strategy.steps import (
     short_of_ideas,
     tuning_pair,
 )
+from engine.domain.strategy.walk import walk_step
 
 TUNING = Tuning()
 
@@ -35,6 +36,8 @@ def decided(evidence: Evidence, focus: Focus | None, *, may_ask: bool, ideas: in
     """The decision. ``may_ask``: the round has not asked yet; ``ideas`` limits the ideas asked for one parent."""
     belief = believed(evidence, tuning)
     each = max(1, min(ideas, round(tuning.ideas)))
+    if (walked := walk_step(belief, focus, may_ask=may_ask)) is not None:
+        return walked
     if near_end(belief):
         return last_step(belief, each, may_ask=may_ask)
     draws = Draws(evidence.seed, f"{evidence.step}:{len(evidence.trials)}:{may_ask}")

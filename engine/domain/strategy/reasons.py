@@ -64,8 +64,16 @@ def of_parents(decision: NextStep, ask: Ask | None) -> str:
         names, why = decision.ranked[:1], "No idea is at hand"
     if decision.last is not None and (ask is not None or best is not None):
         why = _of_last(decision.last, ask, best)
+    if decision.walks:
+        why = _of_walk(belief)
     parents = [_standing(belief, name) for name in names] or ["no kernel can be a parent"]
     return ". ".join((*parents, why, *_restart(decision.focus)))
+
+
+def _of_walk(belief: Belief) -> str:
+    """Why a round goes on from the latest kernel."""
+    tried = f"{_counted(belief.stalled, 'idea')} did not improve the best, and what an idea gains depends on the kernel"
+    return f"{tried}, so its author's first idea for the latest kernel is tried"
 
 
 def _of_last(last: LastKernels, ask: Ask | None, best: Pair | None) -> str:

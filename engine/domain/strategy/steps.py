@@ -10,7 +10,7 @@ from engine.domain.strategy.belief import Belief
 from engine.domain.strategy.evidence import TUNE, OpenIdea, lineage_stems
 from engine.domain.strategy.regression import expected_improvement
 
-_MOST_ASKED = 12
+MOST_ASKED = 12
 """Ideas that are asked for one kernel in all."""
 
 
@@ -62,6 +62,8 @@ class NextStep:
     """The parents considered, best first."""
     last: LastKernels | None = None
     """Where the session's end is near."""
+    walks: bool = False
+    """Whether it goes on from the latest kernel, as sequential revision does."""
 
 
 def candidates(belief: Belief) -> list[str]:
@@ -116,7 +118,7 @@ def ruled_out(belief: Belief, parent: str, own: Sequence[OpenIdea]) -> set[str]:
 def short_of_ideas(belief: Belief, ranked: Sequence[str], waiting: dict[str, list[OpenIdea]], each: int) -> list[str]:
     """The parents on which fewer than ``each`` ideas wait, and for which more can be asked."""
     asked = belief.evidence.asked
-    return [k for k in ranked if len(waiting.get(k, ())) < each and asked.get(k, 0) < _MOST_ASKED]
+    return [k for k in ranked if len(waiting.get(k, ())) < each and asked.get(k, 0) < MOST_ASKED]
 
 
 def new_idea_gain(belief: Belief) -> float:
