@@ -129,7 +129,8 @@ def test_a_recorded_session_replays_by_its_name(environment: Path, tmp_path: Pat
     found = _run(environment, tmp_path, "espalier", "replay", name, "--headless", "--json")
     assert found.returncode == 0, found.stderr
     summary = json.loads(found.stdout)
-    assert summary["problem"] == name
-    leader = queries.incumbent(store.state_of(ROOT / "sessions" / name))
-    assert leader is not None
+    state = store.state_of(ROOT / "sessions" / name)
+    leader = queries.incumbent(state)
+    assert leader is not None and state.opened is not None
+    assert summary["problem"] == state.opened.problem.name
     assert summary["best"]["kernel"] == leader.id

@@ -181,11 +181,16 @@ def test_a_proportion_has_an_interval() -> None:
 
 def test_runs_side_by_side_share_neither_gpus_nor_cores() -> None:
     gpus, cores = ["4", "5", "6", "7"], range(16)
-    groups = list(fleet_speed.side_by_side([1, 2, 4], gpus, cores))
-    assert [[count for count, _ in group] for group in groups] == [[1, 2], [4]]
-    assert [part.gpus for group in groups for _, part in group] == [("4",), ("5", "6"), ("4", "5", "6", "7")]
-    (_, one), (_, two) = groups[0]
-    assert set(one.cores).isdisjoint(two.cores)
-    assert len(two.cores) == 2 * len(one.cores) == 10
+    runs = [fleet_speed.Run(problem, count) for problem in ("softmax", "layernorm") for count in (1, 2, 4)]
+    groups = list(fleet_speed.side_by_side(runs, gpus, cores))
+    assert [[(run.problem, run.workers) for run in group] for group in groups] == [
+        [("softmax", 1), ("layernorm", 1), ("softmax", 2)], [("layernorm", 2)], [("softmax", 4)], [("layernorm", 4)],
+    ]  # fmt: skip
+    assert [run.part.gpus for run in (*groups[0], *groups[1], *groups[2])] == [
+        ("4",), ("5",), ("6", "7"), ("4", "5"), ("4", "5", "6", "7"),
+    ]  # fmt: skip
+    one, other, two = (run.part for run in groups[0])
+    assert set(one.cores).isdisjoint(other.cores) and set(two.cores).isdisjoint({*one.cores, *other.cores})
+    assert [len(part.cores) for part in (one, other, two)] == [4, 4, 8]
     assert one.environment() == {"CUDA_VISIBLE_DEVICES": "4"}
     assert fleet_speed.Part().command() == []
