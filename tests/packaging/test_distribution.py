@@ -131,6 +131,7 @@ def test_a_recorded_session_replays_by_its_name(environment: Path, tmp_path: Pat
     summary = json.loads(found.stdout)
     state = store.state_of(ROOT / "sessions" / name)
     leader = queries.incumbent(state)
-    assert leader is not None and state.opened is not None
+    assert leader is not None
+    assert state.opened is not None
     assert summary["problem"] == state.opened.problem.name
     assert summary["best"]["kernel"] == leader.id

@@ -190,7 +190,8 @@ def test_runs_side_by_side_share_neither_gpus_nor_cores() -> None:
         ("4",), ("5",), ("6", "7"), ("4", "5"), ("4", "5", "6", "7"),
     ]  # fmt: skip
     one, other, two = (run.part for run in groups[0])
-    assert set(one.cores).isdisjoint(other.cores) and set(two.cores).isdisjoint({*one.cores, *other.cores})
+    assert set(one.cores).isdisjoint(other.cores)
+    assert set(two.cores).isdisjoint({*one.cores, *other.cores})
     assert [len(part.cores) for part in (one, other, two)] == [4, 4, 8]
     assert one.environment() == {"CUDA_VISIBLE_DEVICES": "4"}
     assert fleet_speed.Part().command() == []
