@@ -137,6 +137,8 @@ class RaceRecord:
     """Over a suite: the ratio on each workload."""
     back_to_back: bool = False
     """Whether it was run in the sustained regime."""
+    seconds: float = 0.0
+    """Time that it took on the device."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,15 @@ def test_no_race_is_requested_after_the_time_limit_or_in_a_pause() -> None:
     assert adaptive.race_due(SessionState(opened=session().opened)) == ()
 
 
+@pytest.mark.parametrize(("seconds", "requested"), [(0.0, True), (2.0, True), (3.0, False)])
+def test_races_take_no_more_than_half_of_the_time_of_other_work(seconds: float, requested: bool) -> None:
+    """A first search on two cores spent 97 s on its 28 kernels and 484 s on 60 races, most of them undecided."""
+    state = session(0.97, wide=4.0)
+    raced_before = replace(raced(state, "k2", m.Interval(1.0, 0.8, 1.25)).races[0], seconds=seconds, epoch=state.epoch + 1)
+    spent = {name: replace(kernel, seconds=2.5 + seconds / 2) for name, kernel in state.kernels.items()}
+    assert bool(adaptive.race_due(replace(state, races=(raced_before,), kernels=spent))) is requested
+
+
 def test_the_engineers_requests_keep_their_bytes_in_the_journal() -> None:
     assert b"advice" not in codec.encode(e.Entry(1, b.START, m.ENGINEER, e.RaceAsked("k2", "k1")))
     entry = e.Entry(1, b.START, m.ENGINE, e.RaceAsked("k2", "k1", "why"))

@@ -20,7 +20,7 @@ def _raced(b: StateBatch, entry: e.Entry, ev: e.KernelRaced) -> None:
     again = tuple(known[name].again if name in known else 0 for name in (ev.kernel, ev.against))
     race = RaceRecord(
         ev.kernel, ev.against, ev.outcome, ev.ratio, ev.effort, ev.pairs, ev.samples, ev.raw, ev.note, entry.at, b.get("epoch"),
-        (again[0], again[1]), ev.doubts, ev.by_workload, ev.back_to_back,
+        (again[0], again[1]), ev.doubts, ev.by_workload, ev.back_to_back, ev.seconds,
     )  # fmt: skip
     both = {ev.kernel, ev.against}
     b.set(races=(*b.get("races"), race), asked=tuple(pair for pair in b.get("asked") if set(pair) != both))

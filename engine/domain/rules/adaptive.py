@@ -18,7 +18,7 @@ from engine.domain.strategy import reasons
 from engine.domain.strategy.belief import Belief
 from engine.domain.strategy.choice import decided
 from engine.domain.strategy.evidence import TUNE, evidence, open_idea, stem_of
-from engine.domain.strategy.racing import COST, race_worth
+from engine.domain.strategy.racing import COST, is_spent, race_worth
 from engine.domain.strategy.steps import NextStep, Pair, belief_pair
 from engine.domain.strategy.worth import next_gain
 
@@ -48,6 +48,8 @@ def decision(state: SessionState, *, may_ask: bool) -> NextStep:
 def race_due(state: SessionState) -> tuple[e.Event, ...]:
     """A race against the incumbent that is worth more than the next kernel or, where the session is to end, than nothing."""
     if state.paused is not None or (state.limits.seconds is not None and state.active_seconds >= state.limits.seconds):
+        return ()
+    if is_spent(state):
         return ()
     now = decision(state, may_ask=True)
     if not now.belief.parents:

@@ -13,6 +13,9 @@ from engine.domain.strategy.regression import expected_improvement
 
 COST = 0.5
 """What a race costs, in kernels: it needs no model, no build and no verification, but the device."""
+MOST = 0.5
+"""Seconds of races for each second of other work on kernels, from which the strategy requests no more. On a noisy processor the
+kernels of one idea differ by less than their intervals, and races between them would take most of a session."""
 _LEAST = 0.003
 """The least expected improvement for which a race is run."""
 
@@ -28,6 +31,12 @@ class RaceWorth:
     deviation: float
     improvement: float
     """What the incumbent is expected to gain by it."""
+
+
+def is_spent(state: SessionState) -> bool:
+    """Whether races have taken their share of the time."""
+    raced = sum(race.seconds for race in state.races)
+    return raced > MOST * (sum(kernel.seconds for kernel in state.kernels.values()) - raced)
 
 
 def race_worth(state: SessionState, belief: Belief) -> RaceWorth | None:
