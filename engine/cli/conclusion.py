@@ -78,7 +78,7 @@ def next_steps(state: SessionState, folder: Path, outcome: Outcome | None) -> li
         return [f'espalier idea add {name} "TITLE" --approve, {resume}']
     if state.closed is None:
         return [f"espalier open {name}: resume the search"]
-    rounds = max(0, queries.last_round(state)) + 3
+    rounds = queries.rounds_done(state) + 3
     undecided = list(races.undecided_races(state))
     again = f"espalier kernel race {name}, {resume}: repeats {counted(len(undecided), 'undecided race')} with twice the samples"
     more = f"espalier session limits {name} --rounds {rounds}, {resume}: three more rounds"
