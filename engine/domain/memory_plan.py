@@ -30,6 +30,7 @@ _AHEAD_OF_A_PAIR = 3
 _LOCKED = 2
 """Page-locked memory of the host is allocated in powers of two."""
 _HOLDOUT_SLOTS = 2
+_RIVALS = 2
 MOST_SLICES = 32
 """Slices of the rows for float64: with more of them less memory is saved than each call costs."""
 SAME_PAIRS = 4
@@ -132,6 +133,8 @@ class MemoryPlan:
     the first pair of the ranking baseline against itself. They fit where another phase needs more."""
     pairs_ahead: int = 0
     """The same for a kernel's measurement, for the processes of so many pairs."""
+    holds_outputs: bool = True
+    """Whether a module's process may hold outputs of an earlier call during the next; hold-out shapes are smaller."""
 
     @property
     def holdout_slots(self) -> int:
@@ -206,7 +209,13 @@ def plans(needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> tu
     for one in fitting[fitting.index(first) + 1 :]:
         if one.device_bytes < chosen[-1].device_bytes:
             chosen.append(one)
-    return tuple(chosen)
+    return tuple(replace(one, holds_outputs=_has_room_to_hold(one, needs, room, processes)) for one in chosen)
+
+
+def _has_room_to_hold(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> bool:
+    """Whether the outputs of one more call fit, in the processes of both kernels of a race."""
+    held = _RIVALS * (processes.pairs if plan.keeps_processes else 1) * needs.outputs
+    return room.shared or plan.device_bytes + int(_SLACK * held) <= room.device
 
 
 def _most_frugal(found: Sequence[MemoryPlan]) -> MemoryPlan:

@@ -19,7 +19,9 @@ def plan_facts(plan: MemoryPlan) -> list[str]:
     """How the judge uses memory, one fact each."""
     facts = [f"{plan.slots} slot{'' if plan.slots == 1 else 's'} of operands"]
     facts.append("inputs kept until their check" if plan.keeps_inputs else "inputs drawn again from their seeds")
-    facts.append("outputs wait for their check on the " + ("host" if plan.copies_on_host else "device"))
+    facts.append(
+        "outputs stay where they are until their check" if plan.copies_on_host else "outputs wait for their check on the device"
+    )
     slices = f", in {plan.exact_slices} slices" if plan.exact_slices > 1 else ""
     facts.append("float64 on the " + ("host" if plan.exact_on_host else "device") + slices)
     facts.append("processes kept for later pairs" if plan.keeps_processes else "one process pair at a time")

@@ -101,6 +101,13 @@ def test_large_operands_take_at_most_six_times_their_size(free: float) -> None:
         assert chosen(needs, on_gpu(0.95 * free)).device_bytes <= 6 * needs.operands
 
 
+def test_outputs_of_an_earlier_call_are_held_only_where_they_fit() -> None:
+    """A module of x / (1 + |x|) ran out of memory on 80 GB with 12.9 GB of operands, because a third output was held."""
+    softsign = replace(RELU_6GB, own=12 * GIB, exact=24 * GIB, exact_outputs=12 * GIB, rows=4096)
+    assert not chosen(softsign, on_gpu(0.95 * 80)).holds_outputs
+    assert chosen(HALF_MATMUL, on_gpu(0.95 * 80)).holds_outputs
+
+
 def test_small_operands_are_not_saved() -> None:
     plan = chosen(HALF_MATMUL, on_gpu(0.95 * 139))
     assert (plan.slots, plan.keeps_inputs, plan.keeps_processes) == (MOST_SLOTS, True, True)

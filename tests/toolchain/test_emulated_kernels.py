@@ -84,7 +84,6 @@ OTHER_WINDOWS = image(2, (2, 96), 67, 260, kernel_size=8, padding=1)
         pytest.param("conv2d/whole_sectors.cu", image(1, (3, 130), 64, 300), {"GROUPS": 2}, 4, marks=SLOW),
         pytest.param("conv2d/whole_sectors.cu", image(1, (3, 33), 60, 250), {}, 2, marks=SLOW),
         ("conv2d/separate_roles.cu", image(2, (3, 61), 101, 83), {}, 3),
-        pytest.param("conv2d/separate_roles.cu", image(2, (3, 61), 101, 83), {"EACH": 1}, 3, marks=SLOW),
         ("matmul_fp32/half_pairs.cu", size(130, 900, 131), {}, 3),
         pytest.param("matmul_fp32/half_three.cu", size(130, 300, 131), {}, 3, marks=SLOW),
         pytest.param("matmul_fp32/half_three.cu", size(200, 328, 200), {"PROMOTE": 2}, 3, marks=SLOW),

@@ -58,6 +58,13 @@ def test_a_buffer_that_is_used_again_only_when_nobody_holds_it_is_fine(monkeypat
         assert not returned(held, made)
 
 
+def test_none_are_held_where_there_is_no_memory_for_them() -> None:
+    held, kept = HeldOutputs(never=True), torch.empty(300)
+    for _ in range(CALLS):
+        assert not returned(held, kept.uniform_())
+        assert not held.holding
+
+
 def test_memory_of_inputs_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_outputs, "_HOLDING", 1 << 60)
     held, lent = HeldOutputs(), torch.zeros(300)

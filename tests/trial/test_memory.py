@@ -23,6 +23,7 @@ from engine.trial.judge.known_calibrations import KnownCalibrations
 from engine.trial.judge.memory_room import needs_of
 from engine.trial.judge.perturbations import PERTURBATIONS, perturb
 from engine.trial.judge.process_pool import ProcessPool
+from engine.trial.judge.taken_outputs import Left
 from engine.trial.protocol import OpenRequest
 
 SMALL = Workload("small", {"rows": 4, "width": 32})
@@ -74,6 +75,25 @@ def test_outputs_wait_on_the_host_and_later_writes_do_not_count(bed: Bed) -> Non
     copies = bed.copy_outputs(0)
     bed.outputs(0)[0].fill_(7.0)
     assert bed.check(0, "own", copies).ruling.passed
+
+
+def test_outputs_that_are_left_where_they_are_must_not_change(bed: Bed) -> None:
+    bed.refill(0)
+    answer(bed)
+    left = bed.take_outputs(0, alone=True)
+    assert isinstance(left, Left)
+    assert bed.check(0, "own", left) == bed.check(0)
+    flat = bed.outputs(0)[0].view(-1)
+    flat[[1, 2]] = flat[[2, 1]]
+    assert bed.check(0, "own", left).violation == "its outputs changed after the call"
+
+
+def test_a_rivals_call_needs_a_copy(bed: Bed) -> None:
+    bed.refill(0)
+    answer(bed)
+    taken = bed.take_outputs(0, alone=False)
+    bed.outputs(0)[0].fill_(7.0)
+    assert bed.check(0, "own", taken).ruling.passed
 
 
 def test_withdrawn_inputs_are_held_until_they_are_released(bed: Bed) -> None:

@@ -6,6 +6,8 @@ import json
 import math
 import random
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -16,7 +18,10 @@ from engine.domain.regimes import ClockAndPower
 from engine.trial.judge import sustained_times as s
 from engine.trial.judge.call_times import Timing
 from engine.trial.judge.conditions import UnderLoad
-from engine.trial.judge.timing import KERNEL
+from engine.trial.judge.interleaving import Contestants
+from engine.trial.judge.sustained import SustainedTrial
+from engine.trial.judge.timing import KERNEL, NULL
+from engine.trial.messages import RunKernel
 
 PACE = s.PACES["cuda"]
 
@@ -86,9 +91,42 @@ def test_a_burst_is_never_longer_than_wanted_by_the_most_that_a_call_takes(wall:
 
 
 def test_a_call_shorter_than_an_order_and_its_reply_does_not_lead_to_endless_bursts() -> None:
-    last = s.Burst.timed(1, Timing(200.0, 250.0, 0.0), 300.0)
+    last = s.Burst.timed(1, Timing(0.5, 250.0, 0.0), 300.0)
     assert last.call_us <= 1.0
     assert PACE.calls(last) < 200
+
+
+@given(st.floats(1.0, 1e5), st.floats(1.0, 1e5), st.floats(0.0, 1e5))
+def test_a_burst_takes_no_less_than_its_runner_claims(claimed: float, wall: float, cost: float) -> None:
+    """Seen on an H100: an empty call that had waited for 3 ms made 13 calls of 749 µs look like 13 of 499 µs."""
+    found = s.Burst.timed(13, Timing(claimed, wall, 0.0), cost)
+    assert found.wall_us >= claimed
+    assert found.wall_us >= wall - cost
+
+
+def test_an_empty_call_does_not_wait_for_the_judges_own_work() -> None:
+    done: list[str] = []
+
+    class Bed:
+        slots = 2
+        draw = release = let_go = lambda self, slot: done.append("work")
+
+        def settle(self) -> None:
+            done.append("settled")
+
+    class Null:
+        def call(self, order: RunKernel) -> Timing:
+            done.append("null")
+            raise Ended
+
+    class Ended(Exception):
+        pass
+
+    contest = Contestants({}, {}, {NULL: cast(Any, Null())})
+    trial = SustainedTrial(cast(Any, Bed()), contest, cast(Any, SimpleNamespace(order=None)), PACE)
+    with pytest.raises(Ended):
+        trial.run(0.0)
+    assert done == ["work"] * 6 + ["settled", "null"]
 
 
 def test_the_budget_limits_the_bursts_of_a_slow_kernel_but_not_below_two() -> None:

@@ -25,6 +25,7 @@ from engine.trial.judge.failures import TrialFailed, blaming
 from engine.trial.judge.judged_calls import CheckTally, judge_outputs, judged_call, releasing, watched, watched_gated_call
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.runner_client import RunnerClient
+from engine.trial.judge.taken_outputs import Taken
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.timing import (
     BY_JUDGES_CLOCK,
@@ -153,7 +154,7 @@ def run_pair(
     return _PairRun(bed, contest, samples, setup, tally, perturbed).run()
 
 
-_Copies = list[tuple[str, Sequence[torch.Tensor]]]
+_Outputs = list[tuple[str, Taken]]
 """The outputs of each judged kernel in one call."""
 
 
@@ -206,25 +207,25 @@ class _PairRun:
         kinds = {slot: self._others.next() for slot in burst}
         for slot, kind in kinds.items():
             bed.draw(slot, kind or OWN)
-        taken: dict[int, _Copies] = {}
+        taken: dict[int, _Outputs] = {}
         for slot, kind in kinds.items():
             bed.release(slot)
             taken[slot] = self._call(slot) if kind is None else self._call_alone(slot)
-        for slot, copies in taken.items():
-            for name, outputs in copies:
+        for slot, each in taken.items():
+            for name, outputs in each:
                 self._check(slot, kinds[slot] or OWN, name, outputs)
 
-    def _call(self, slot: int) -> _Copies:
+    def _call(self, slot: int) -> _Outputs:
         """A sample, or an audit: a call without the device held."""
         audit = self._is_audit()
         turns = self._audit_turns if audit else self._turns
         contest = self._contest.without_baselines() if audit else self._contest
-        row, copies = self._take(contest, self._order(slot), turns)
+        row, taken = self._take(contest, self._order(slot), turns)
         self._setup.monitor.sample()
         (self._audits if audit else self._rows).append(row)
-        return copies
+        return taken
 
-    def _call_alone(self, slot: int) -> _Copies:
+    def _call_alone(self, slot: int) -> _Outputs:
         """A call of the judged kernels only, on perturbed inputs: it is no sample."""
         return self._take(self._contest.judged_alone(), self._order(slot), self._alone_turns)[1]
 
@@ -236,10 +237,10 @@ class _PairRun:
         held = self._holds and not self._is_audit()
         return RunKernel(slot, _hold_us(self._rows[: self._warm_up], self._warm_up) if held else 0.0)
 
-    def _take(self, contest: Contestants, order: RunKernel, turns: CallOrder) -> tuple[dict[str, Timing], _Copies]:
+    def _take(self, contest: Contestants, order: RunKernel, turns: CallOrder) -> tuple[dict[str, Timing], _Outputs]:
         return _sample(self._bed, contest, order, self._setup, turns)
 
-    def _check(self, slot: int, kind: str, name: str, outputs: Sequence[torch.Tensor]) -> None:
+    def _check(self, slot: int, kind: str, name: str, outputs: Taken) -> None:
         """Judge the outputs of one kernel in one call. Raises TrialFailed with the kernel at fault."""
         self._bed.turn_to(name)
         tally = self._tally if kind == OWN else self._others_tally
@@ -289,10 +290,10 @@ def _hold_us(warm_ups: Sequence[Mapping[str, Timing]], wanted: int) -> float:
 
 def _sample(
     bed: TestBed, contest: Contestants, order: RunKernel, setup: PairSetup, turns: CallOrder
-) -> tuple[dict[str, Timing], list[tuple[str, Sequence[torch.Tensor]]]]:
-    """Call everyone once on one slot: timings, and copies of judged outputs taken before they can change."""
+) -> tuple[dict[str, Timing], _Outputs]:
+    """Call everyone once on one slot: timings, and judged outputs, taken before they can change."""
     row: dict[str, Timing] = {}
-    copies: list[tuple[str, Sequence[torch.Tensor]]] = []
+    found: _Outputs = []
     everyone = contest.everyone()
     for name in turns.next(everyone):
         runner = everyone[name]
@@ -312,11 +313,11 @@ def _sample(
                 raise TrialFailed(FailureKind.REJECTED, flaw)
         row[name] = replace(timing, disturbed=disturbed, after_us=setup.probe())
         if judged:
-            copies.append((name, bed.copy_outputs(order.slot)))
+            found.append((name, bed.take_outputs(order.slot, alone=len(contest.judged) == 1)))
             with blaming(name):
                 if len(contest.judged) > 1 and (flaw := bed.trespass(order.slot)):
                     raise TrialFailed(FailureKind.REJECTED, flaw)
-    return row, copies
+    return row, found
 
 
 def _plain(

@@ -13,6 +13,7 @@ from engine.trial.judge.call_times import CallHook, Timing
 from engine.trial.judge.comparison import NO_ERROR, Errors
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.runner_client import RunnerClient
+from engine.trial.judge.taken_outputs import Left, largest_difference
 from engine.trial.judge.test_bed import Findings, TestBed
 from engine.trial.judge.tolerance import CheckResult
 from engine.trial.judge.watch import Watch
@@ -50,6 +51,18 @@ def judged_call(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally
         timing = watched(bed, watch, runner, RunKernel(slot))
     judge_outputs(bed.check(slot, distribution), tally, distribution)
     return timing
+
+
+def difference_of_calls(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally) -> float:
+    """The largest difference, in units of the output's scale, between the last call on ``slot`` and another on its inputs."""
+    earlier = bed.take_outputs(slot, alone=True)
+    judged_call(bed, runner, slot, tally)
+    if isinstance(earlier, Left):
+        if not bed.have_changed(slot, earlier):
+            return 0.0
+        earlier = bed.copy_outputs(slot)
+        judged_call(bed, runner, slot, tally)
+    return largest_difference(bed.outputs(slot), earlier)
 
 
 def check_workspace(runner: RunnerClient, candidate: Candidate) -> None:

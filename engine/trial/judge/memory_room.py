@@ -108,3 +108,9 @@ def independent_rows(reference: Reference) -> int:
     except ProblemError:  # memory runs out at its first call, too
         return 1
     return rows.count if rows is not None else 1
+
+
+def release_unused(device: Device) -> None:
+    """Give back what torch keeps for later tensors on a GPU: lent memory and the processes of a trial cannot use it."""
+    if device.kind == "cuda":
+        torch.cuda.empty_cache()

@@ -63,11 +63,13 @@ class ProcessPool:
         self._keeps_processes = True
         self._baselines_ahead = self._pairs_ahead = 0
         self._warm_bytes = 0
+        self._holds_outputs = True
 
     def use(self, plan: MemoryPlan) -> None:
         """Keep to a memory plan from now on."""
         self._keeps_processes, self._warm_bytes = plan.keeps_processes, plan.warm_bytes
         self._baselines_ahead, self._pairs_ahead = plan.baselines_ahead, plan.pairs_ahead
+        self._holds_outputs = plan.holds_outputs
 
     @property
     def keeps_processes(self) -> bool:
@@ -213,7 +215,7 @@ class ProcessPool:
             tunables=candidate.tunables, plan=built.plan, starts_threads=built.starts_threads,
             scalars=self._module_arguments(bed) if candidate.contract == "module" else (),
         )  # fmt: skip
-        runner.load(load, [*fds, *artefact])
+        runner.load(load, [*fds, *artefact], holds_outputs=self._holds_outputs or built is not candidate.built)
         runner.loaded_for = bed
 
     def load_and_wait(self, runner: RunnerClient, bed: TestBed, candidate: Candidate, built: WorkloadBinary) -> None:

@@ -126,10 +126,10 @@ class RunnerClient:
         self._switching = True
         return True
 
-    def load(self, load: LoadKernel, fds: list[int]) -> None:
+    def load(self, load: LoadKernel, fds: list[int], *, holds_outputs: bool = True) -> None:
         """Send an artefact and its memory; closes the descriptors. ``wait_ready`` waits for the result."""
         self._first_s = self._seconds * (_FIRST if load.contract == "module" else 1)
-        self.held, self.delivers = HeldOutputs(), load.contract == "module" and not load.copies_outputs
+        self.held, self.delivers = HeldOutputs(never=not holds_outputs), load.contract == "module" and not load.copies_outputs
         try:
             self._request(load, fds)
         finally:

@@ -58,6 +58,7 @@ class SustainedTrial:
             self._bed.draw(slot)
             self._bed.release(slot)
             self._bed.let_go(slot)
+        self._bed.settle()  # an empty call that waits for the judge's own work would seem to cost as much
         self._cost_us = self._empty_call_us()
         turns: dict[str, list[ContestantTurn]] = {}
         order = CallOrder(self._rng)
@@ -194,4 +195,4 @@ class SustainedTrial:
                 runner.delivered = delivered.of_call(drawn, len(slots))
             receive_delivered(bed, runner, slots[drawn])
         for call in {drawn, *suspects}:
-            judge_outputs(bed.check(slots[call], OWN, bed.copy_outputs(slots[call])), self._tally, OWN)
+            judge_outputs(bed.check(slots[call], OWN, bed.take_outputs(slots[call], alone=True)), self._tally, OWN)

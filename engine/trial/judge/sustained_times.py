@@ -69,7 +69,7 @@ class Burst:
 
     calls: int
     wall_us: float
-    """By the judge's clock, less the cost of an empty call."""
+    """By the judge's clock, less the cost of an empty call; no less than the runner claims."""
     claimed_us: float
     enqueue_us: float
     disturbed: bool = False
@@ -78,7 +78,7 @@ class Burst:
     @classmethod
     def timed(cls, calls: int, timing: Timing, cost_us: float) -> Burst:
         """A burst from the timing of its order."""
-        wall = max(_LEAST_US, timing.wall_us - cost_us)
+        wall = max(_LEAST_US, timing.wall_us - cost_us, timing.claimed_us)
         return cls(calls, wall, timing.claimed_us, timing.enqueue_us, timing.disturbed, cost_us)
 
     @property

@@ -21,7 +21,7 @@ from engine.domain.model import Device, Operand, Role
 from engine.domain.problem_format import FormatVerdict
 from engine.problem.reference import Reference
 from engine.problem.values import tensors
-from engine.trial.judge.blocks import as_integers, as_rows_of_bytes, in_blocks, moments, on_host
+from engine.trial.judge.blocks import as_integers, as_rows_of_bytes, in_blocks
 from engine.trial.judge.calibration import Calibration
 from engine.trial.judge.cases import Case, ReferenceOnCase, fresh_seed, output_names
 from engine.trial.judge.format_check import format_verdict
@@ -29,6 +29,7 @@ from engine.trial.judge.guards import PATTERN, Guards
 from engine.trial.judge.mismatch_tally import evidence
 from engine.trial.judge.perturbations import OWN, perturb, swap_few, with_swaps
 from engine.trial.judge.runner_memory import Outputs
+from engine.trial.judge.taken_outputs import Left, OutputTaker, Taken
 from engine.trial.judge.tolerance import CheckResult
 from engine.trial.judge.watch import Watch
 from engine.trial.judge.written_memory import WrittenMemory
@@ -96,6 +97,7 @@ class TestBed:
         """The last expected outputs, and the inputs and weights that they belong to."""
         self._poison = [NAN_BYTES] * self.slots
         self._rng = torch.Generator().manual_seed(fresh_seed())
+        self._taker = OutputTaker(saves_memory=plan.copies_on_host, leaves=not reference.changes_inputs)
         self._guards = Guards(self.layout, self._inputs, self._written)
         self.init_seed = 0
         self._scalar_seed: int | None = None
@@ -266,17 +268,20 @@ class TestBed:
             return self.reference.call(self.draw_weights(), self._given(slot))
         return self.reference.exact_of(self.draw_weights(), lambda: self._given(slot)).outputs
 
-    def check(self, slot: int, distribution: str = OWN, outputs: Sequence[torch.Tensor] | None = None) -> Findings:
-        """Judge the outputs of ``slot`` (or a copy of them made right after the call), its guard regions and its inputs."""
+    def check(self, slot: int, distribution: str = OWN, taken: Taken | None = None) -> Findings:
+        """Judge the outputs of ``slot``, as they were ``taken`` right after the call, its guard regions and its inputs."""
         self.let_go(slot)
         expected = self.expected(slot)
-        actual = self.outputs(slot) if outputs is None else [o.to(self.reference.device) for o in outputs]
+        copied = None if isinstance(taken, Left) else taken
+        actual = self.outputs(slot) if copied is None else [o.to(self.reference.device) for o in copied]
         case_reference = ReferenceOnCase(self.reference, Case(self.draw_weights(), lambda: self._given(slot), expected))
         ruling = self.calibration.policy.rule(actual, expected, self._names, distribution, case_reference)
         if not ruling.passed:
             ruling = replace(ruling, evidence=self._evidence(ruling, actual, expected, distribution, self._poison[slot]))
             if flaw := self._unwritten(actual, expected, self._poison[slot]):
                 ruling = replace(ruling, errors=replace(ruling.errors, flaw=flaw))
+        if self.have_changed(slot, taken):
+            return Findings(ruling, "its outputs changed after the call")
         return Findings(ruling, self._violation(slot))
 
     def format_verdict(self, slot: int) -> FormatVerdict | None:
@@ -366,22 +371,17 @@ class TestBed:
                 outputs.copy_to(index, self._outputs.raw(operand.offset, operand.offset + operand.nbytes))
         self.settle()
 
-    def copy_outputs(self, slot: int) -> list[torch.Tensor]:
-        """Copies of the outputs of ``slot``, which wait for their check; on the host where the plan says so."""
-        return [on_host(t) if self._plan.copies_on_host else t.clone() for t in self.outputs(slot)]
+    def take_outputs(self, slot: int, *, alone: bool) -> Taken:
+        """The outputs of ``slot`` for their check; ``alone``: whether no other kernel writes there before."""
+        return self._taker.take(self.outputs(slot), alone=alone)
 
-    def jitter(self, slot: int, earlier: Sequence[torch.Tensor]) -> float:
-        """The largest difference between two calls on the same inputs, in units of the output's scale; 0.0: bitwise equal."""
-        worst = 0.0
-        for now, before in zip(self.outputs(slot), earlier, strict=True):
-            if torch.equal(as_integers(now), as_integers(before.to(now.device))):
-                continue
-            rms = moments(b.abs() if b.is_complex() else b for (b,) in in_blocks(before)).rms
-            for mine, other in in_blocks(now, before):
-                a, b = (t.to(torch.complex128 if t.is_complex() else torch.float64) for t in (mine, other))
-                apart = (a - b).abs() / (b.abs() + rms + 1e-300)
-                worst = max(worst, float(apart.nan_to_num(nan=float("inf")).max()))
-        return worst
+    def copy_outputs(self, slot: int) -> list[torch.Tensor]:
+        """Copies of the outputs of ``slot``, on the host where the plan says so."""
+        return self._taker.copies(self.outputs(slot))
+
+    def have_changed(self, slot: int, taken: Taken | None) -> bool:
+        """Whether the outputs of ``slot`` are others than were left there."""
+        return self._taker.have_changed(self.outputs(slot), taken)
 
     def close(self) -> None:
         self._inputs.close()

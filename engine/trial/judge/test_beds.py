@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 
-import torch
-
 from engine.domain.errors import DeviceError
 from engine.domain.memory_plan import MemoryPlan, TooLarge, TrialProcesses, WorkloadMemory
 from engine.domain.memory_text import plan_note, refusal
@@ -15,7 +13,7 @@ from engine.problem.loading import is_out_of_memory
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import Calibration
 from engine.trial.judge.known_calibrations import KnownCalibrations
-from engine.trial.judge.memory_room import independent_rows, plans_for
+from engine.trial.judge.memory_room import independent_rows, plans_for, release_unused
 from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.protocol import OpenRequest
@@ -101,8 +99,7 @@ class TestBeds:
         for bed in self._beds.values():
             bed.close()
         self._beds.clear()
-        if self._device.kind == "cuda":
-            torch.cuda.empty_cache()
+        release_unused(self._device)
 
     @property
     def in_use(self) -> bool:
@@ -114,6 +111,7 @@ class TestBeds:
         plan = self.plan
         if self._reference not in self._beds:
             calibration = self.calibrations.of_workload(self._reference)
+            release_unused(self._device)
             self._beds[self._reference] = TestBed(self._reference, calibration, self._device, plan)
         return self._beds[self._reference]
 
@@ -126,6 +124,7 @@ class TestBeds:
             calibration = self._holdout_calibrations.get(reference)
             calibration = calibration or self.calibrations.of_holdout(reference, self.main().calibration)
             self._holdout_calibrations[reference] = calibration
+            release_unused(self._device)
             self._beds[reference] = TestBed(reference, calibration, self._device, self.plan, self.plan.holdout_slots)
         return self._beds[reference]
 

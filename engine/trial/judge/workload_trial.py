@@ -23,10 +23,10 @@ from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.correctness_check import describe_check
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.interleaving import Contestants, PairSetup, run_pair
-from engine.trial.judge.judged_calls import CheckTally, check_workspace, judged_call
+from engine.trial.judge.judged_calls import CheckTally, check_workspace, difference_of_calls, judged_call
 from engine.trial.judge.known_calibrations import KnownCalibrations, shape_text
 from engine.trial.judge.measurement import MeasurementReport
-from engine.trial.judge.memory_room import needs_of
+from engine.trial.judge.memory_room import needs_of, release_unused
 from engine.trial.judge.mismatch_tally import on_holdout
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.process_pool import ProcessPool
@@ -140,7 +140,9 @@ class WorkloadTrial:
         """Calibrate the correctness check and try the trivial models."""
         say("calibrating the correctness check against float64")
         bed = self.bed()
-        self._check = self._check or describe_check(self.reference, bed.calibration)
+        if self._check is None:
+            self._check = describe_check(self.reference, bed.calibration)
+            release_unused(self._tools.device)
 
     def prepare(self, ceilings: Peaks, cached: bytes, say: Say, *, measure: bool) -> PreparedWorkload:
         """What the preparation finds on this workload. Once it is calibrated and the hosts are up."""
@@ -284,9 +286,7 @@ class WorkloadTrial:
 
     def _determinism(self, bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally) -> float:
         """Call again on the same inputs. Both outputs must be right; returns their largest difference in units of scale."""
-        earlier = bed.copy_outputs(slot)
-        judged_call(bed, runner, slot, tally)
-        jitter = bed.jitter(slot, earlier)
+        jitter = difference_of_calls(bed, runner, slot, tally)
         if jitter > max(_JITTER_LIMIT, 2 * bed.calibration.policy.limit(OWN).max_scaled):
             raise TrialFailed(FailureKind.UNSTABLE, f"two calls on the same inputs differ by {jitter:.1e} of scale: data race?")
         return jitter

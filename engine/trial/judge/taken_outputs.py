@@ -1,0 +1,100 @@
+"""Outputs between their call and their check: copied, or left where they are and known by their fingerprint. Imports torch.
+
+A kernel must not finish or change its outputs after its call. A copy rules that out, but takes as much memory as they do, or
+seconds on its way to the host. Where memory is short, a sum of the outputs under secret keys is taken instead, and again
+after their check.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.trial.judge.blocks import as_integers, in_blocks, moments, on_host
+
+_WORDS = 1 << 22
+"""Words of a block: their keys and products stay in a GPU's cache."""
+_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Outputs that were left where the kernel wrote them."""
+
+    fingerprint: tuple[int, ...]
+
+
+Taken = Sequence[torch.Tensor] | Left
+
+
+class OutputTaker:
+    """Takes outputs right after their call. ``saves_memory``: leave them where they are if nobody else writes there."""
+
+    def __init__(self, *, saves_memory: bool, leaves: bool) -> None:
+        """``leaves``: whether outputs may be left at all."""
+        self._on_host, self._leaves = saves_memory, saves_memory and leaves
+        self._fingerprints = Fingerprints()
+
+    def take(self, outputs: Sequence[torch.Tensor], *, alone: bool) -> Taken:
+        """Copies, or a fingerprint; ``alone``: whether no other kernel writes there before the check."""
+        return Left(self._fingerprints.compute(outputs)) if alone and self._leaves else self.copies(outputs)
+
+    def copies(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """On the host where memory is short."""
+        return [on_host(one) if self._on_host else one.clone() for one in outputs]
+
+    def have_changed(self, outputs: Sequence[torch.Tensor], taken: Taken | None) -> bool:
+        """Whether these are other outputs than were left there."""
+        return isinstance(taken, Left) and self._fingerprints.compute(outputs) != taken.fingerprint
+
+
+class Fingerprints:
+    """Sums of 32-bit words, each multiplied by a secret 64-bit key, modulo 2⁶⁴.
+
+    Two different outputs have the same one with a probability of 2⁻³³ at most, because no word's difference has more than 31
+    trailing zeros (multilinear hashing, Carter and Wegman, 1979). Keys repeat block by block; each block's sum has a key, too.
+    """
+
+    def __init__(self) -> None:
+        self._generator = torch.Generator().manual_seed(secrets.randbits(63))
+        self._keys = torch.empty(0, dtype=torch.int64)
+
+    def compute(self, outputs: Sequence[torch.Tensor]) -> tuple[int, ...]:
+        """The fingerprint of each output."""
+        return tuple(self._of_one(output) for output in outputs)
+
+    def _of_one(self, output: torch.Tensor) -> int:
+        found = output.contiguous().reshape(-1).view(torch.uint8)
+        whole = found.numel() // _BYTES * _BYTES
+        words, rest = found[:whole].view(torch.int32), found[whole:]
+        blocks = [*(words[at : at + _WORDS] for at in range(0, len(words), _WORDS)), rest]
+        keys = self._keys_on(output.device)
+        sums = torch.stack([(block * keys[: block.numel()]).sum() for block in blocks])
+        return int((sums * self._drawn(len(sums), whole + 1).to(output.device)).sum())
+
+    def _keys_on(self, device: torch.device) -> torch.Tensor:
+        if self._keys.device != device or not len(self._keys):
+            self._keys = self._drawn(_WORDS, 0).to(device)
+        return self._keys
+
+    def _drawn(self, count: int, name: int) -> torch.Tensor:
+        """Random odd keys, the same ones for the same name."""
+        generator = torch.Generator().manual_seed((self._generator.initial_seed() + name) % (1 << 63))
+        return torch.randint(-(1 << 63), (1 << 63) - 1, (count,), generator=generator, dtype=torch.int64) | 1
+
+
+def largest_difference(now: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> float:
+    """The largest difference between two calls' outputs, in units of the output's scale; 0.0: bitwise equal."""
+    worst = 0.0
+    for output, earlier in zip(now, before, strict=True):
+        if torch.equal(as_integers(output), as_integers(earlier.to(output.device))):
+            continue
+        rms = moments(b.abs() if b.is_complex() else b for (b,) in in_blocks(earlier)).rms
+        for mine, other in in_blocks(output, earlier):
+            a, b = (t.to(torch.complex128 if t.is_complex() else torch.float64) for t in (mine, other))
+            apart = (a - b).abs() / (b.abs() + rms + 1e-300)
+            worst = max(worst, float(apart.nan_to_num(nan=float("inf")).max()))
+    return worst
