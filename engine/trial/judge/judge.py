@@ -114,6 +114,11 @@ class Judge:
         return self._trials[0].reference
 
     @property
+    def references(self) -> tuple[Reference, ...]:
+        """The reference on each workload."""
+        return tuple(trial.reference for trial in self._trials)
+
+    @property
     def signatures(self) -> tuple[WorkloadSignatures, ...]:
         """What a kernel is called with on each workload."""
         return tuple(WorkloadSignatures(t.signature, tuple(r.signature() for r in t.holdouts)) for t in self._trials)
