@@ -124,10 +124,8 @@ def _macros(port: PortText) -> Iterator[str]:
         yield "// Numbers that depend on the shape."
     for name, values in port.defined.items():
         (usual, _), *others = port.cases.conditions(port.deciding, values)
-        yield f"#define {name} \\"
-        yield from (
-            f"    {'(' if not place else ''}{' || '.join(one)} ? {value} : \\" for place, (value, one) in enumerate(others)
-        )
+        yield f"#define {name} ( \\"
+        yield from (f"    {' || '.join(one)} ? {value} : \\" for value, one in others)
         yield f"    {usual})"
 
 

@@ -71,10 +71,7 @@ def scaffold(
             why, ports = ports, naive_ports(shapes, dialect, Contract.HOST)
     if isinstance(ports, Unsupported):
         raise ProblemError(f"{problem.name}: {(why or ports).line}")
-    if len(ports) > 1:
-        text = _dispatched(problem, workloads, ports, dialect)
-    else:
-        text = ports[0].text
+    text = _dispatched(problem, workloads, ports, dialect) if len(ports) > 1 else ports[0].text
     return f"// Under the host contract, because a plan cannot hold {why.what}.\n{text}" if why else text
 
 

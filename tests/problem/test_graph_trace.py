@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.domain.model import Problem, Workload
+from engine.domain.model import Problem, Signature, Workload
 from engine.problem import catalog
 from engine.problem.graph import MAX_TABLE_ELEMENTS, trace, trace_reference
 from engine.problem.graph_ir import Graph, Ref, TensorType, TracedShape, Unsupported, references
