@@ -61,7 +61,7 @@ def test_a_kernel_that_does_not_build_for_every_workload_is_no_submission(proces
     task = files.write_kernelbot(tmp_path / "bot")
     session, kernel = tmp_path / "session", tmp_path / "one.cpp"
     kernel.write_text(ONE_SHAPE)
-    ran = process(
+    process(
         "run", task, "--headless", "--device", "cpu", "--suite", "benchmarks", "--rounds", "1", "--session", session,
         "--seed-kernel", kernel,
     )  # fmt: skip

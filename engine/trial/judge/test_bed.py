@@ -21,12 +21,13 @@ from engine.domain.model import Device, Operand, Role
 from engine.domain.problem_format import FormatVerdict
 from engine.problem.reference import Reference
 from engine.problem.values import tensors
-from engine.trial.judge.blocks import as_integers, as_rows_of_bytes, in_blocks, moments, on_host
+from engine.trial.judge.blocks import as_integers, in_blocks, moments, on_host
 from engine.trial.judge.calibration import Calibration
 from engine.trial.judge.cases import Case, ReferenceOnCase, fresh_seed, output_names
-from engine.trial.judge.format_check import format_verdict
+from engine.trial.judge.comparison import NO_ERROR
+from engine.trial.judge.format_check import format_verdict, ruling_of_several
 from engine.trial.judge.guards import PATTERN, Guards
-from engine.trial.judge.mismatch_tally import evidence
+from engine.trial.judge.mismatch_tally import evidence, unwritten
 from engine.trial.judge.perturbations import OWN, perturb, swap_few, with_swaps
 from engine.trial.judge.runner_memory import Outputs
 from engine.trial.judge.tolerance import CheckResult
@@ -269,15 +270,37 @@ class TestBed:
     def check(self, slot: int, distribution: str = OWN, outputs: Sequence[torch.Tensor] | None = None) -> Findings:
         """Judge the outputs of ``slot`` (or a copy of them made right after the call), its guard regions and its inputs."""
         self.let_go(slot)
-        expected = self.expected(slot)
         actual = self.outputs(slot) if outputs is None else [o.to(self.reference.device) for o in outputs]
+        early = self._ruled_by_format(slot, distribution, actual, compares=outputs is None)
+        if early is not None and early.passed:
+            return Findings(early, self._violation(slot))
+        expected = self.expected(slot)
         case_reference = ReferenceOnCase(self.reference, Case(self.draw_weights(), lambda: self._given(slot), expected))
-        ruling = self.calibration.policy.rule(actual, expected, self._names, distribution, case_reference)
+        ruling = early or self.calibration.policy.rule(actual, expected, self._names, distribution, case_reference)
         if not ruling.passed:
             ruling = replace(ruling, evidence=self._evidence(ruling, actual, expected, distribution, self._poison[slot]))
-            if flaw := self._unwritten(actual, expected, self._poison[slot]):
+            if flaw := unwritten(actual, expected, self._names, self._poison[slot]):
                 ruling = replace(ruling, errors=replace(ruling.errors, flaw=flaw))
         return Findings(ruling, self._violation(slot))
+
+    def _ruled_by_format(
+        self, slot: int, distribution: str, actual: Sequence[torch.Tensor], *, compares: bool
+    ) -> CheckResult | None:
+        """``ruling_of_several`` on ``slot``; ``None`` where one output is right.
+
+        ``compares``: also with float64's where that tells nothing.
+        """
+        calibration = self.calibration
+        if not calibration.several:
+            return None
+
+        def compared() -> CheckResult:
+            if not (compares or calibration.float64_tells):
+                return CheckResult(NO_ERROR, passed=True)
+            return calibration.policy.rule(actual, self.expected(slot), self._names, distribution)
+
+        model, given = self.draw_weights(), self._given(slot)
+        return ruling_of_several(self.reference, model, given, actual, compared, own=distribution == OWN)
 
     def format_verdict(self, slot: int) -> FormatVerdict | None:
         """What the problem's own format says about the outputs of ``slot``. Raises what ``format_check`` raises."""
@@ -295,27 +318,6 @@ class TestBed:
         policy = self.calibration.policy
         limit = ruling.limit or policy.limit(distribution)
         return evidence(policy, ruling.errors, limit, outputs, expected, self._names, policy.classes[distribution], poison)
-
-    def _unwritten(self, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], poison: int) -> str:
-        """A message on elements of a wrong output that still hold the poison; empty if there are none.
-
-        Right outputs can equal the poison (a byte of 0x5B, −1, NaN); they are not reported as unwritten.
-        """
-        for output, reference, name in zip(outputs, expected, self._names, strict=True):
-            if not output.numel():
-                continue
-            count, first, done = 0, -1, 0
-            for mine, wide in in_blocks(output, reference):
-                right = wide.to(mine.dtype)
-                untouched = (as_rows_of_bytes(mine) == poison).all(dim=1)
-                untouched &= (as_rows_of_bytes(mine) != as_rows_of_bytes(right)).any(dim=1) & ~(mine.isnan() & right.isnan())
-                if here := int(untouched.sum()):
-                    first = done + int(torch.nonzero(untouched)[0]) if first < 0 else first
-                    count += here
-                done += mine.numel()
-            if count:
-                return f"{name}: {count} of {output.numel()} elements not written, the first at {first}"
-        return ""
 
     def _violation(self, slot: int) -> str:
         if flaw := self.trespass(slot):
