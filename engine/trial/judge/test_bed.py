@@ -286,10 +286,7 @@ class TestBed:
     def _ruled_by_format(
         self, slot: int, distribution: str, actual: Sequence[torch.Tensor], *, compares: bool
     ) -> CheckResult | None:
-        """``ruling_of_several`` on ``slot``; ``None`` where one output is right.
-
-        ``compares``: also with float64's where that tells nothing.
-        """
+        """``ruling_of_several``; ``None`` where one output is right. ``compares``: also with a float64 that tells nothing."""
         calibration = self.calibration
         if not calibration.several:
             return None

@@ -232,6 +232,17 @@ _PATIENCE_US = 1e6
 """Device time budget for the samples of one pair."""
 
 
+SLOW_US = 1e6
+"""From this time of a call on, by the judge's clock, a pair has one warm-up, ``SLOW_SAMPLES`` and one perturbed call: what a
+first call costs, and what varies, is small beside it, and every call is also checked."""
+SLOW_SAMPLES = 2
+
+
+def is_slow(row: Mapping[str, Timing]) -> bool:
+    """Whether a call of any contestant takes so long that fewer are made."""
+    return max(timing.wall_us for timing in row.values()) >= SLOW_US
+
+
 def samples_for(pairs: Sequence[PairTimes], name: str) -> int:
     """Number of samples of the next pair, by the times so far; few for a slow kernel."""
     if not pairs:
