@@ -156,7 +156,7 @@ def factored(tmp_path: Path) -> Iterator[Bed]:
 
 
 def test_a_factorisation_is_found_to_have_several_right_answers(factored: Bed) -> None:
-    """Also where float64 agrees on the problem's own inputs: it differs there by chance, where a pivot is next to zero."""
+    """Also where float64 agrees on the problem's own inputs: it differs there now and then, where a pivot is next to zero."""
     assert factored.calibration.several
     assert factored.calibration.float64_tells
     assert any("check_implementation" in note for note in factored.calibration.notes)
