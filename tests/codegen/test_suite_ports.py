@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import subprocess
 from collections.abc import Callable, Mapping
@@ -19,10 +20,13 @@ from engine.codegen.shape_cases import ShapeCases, merged, plan_expression, skel
 from engine.domain.model import Contract, Dialect, Role, Workload
 from engine.problem import catalog, header
 from engine.problem.graph_ir import TracedShape
+from engine.sandbox.confinement import Confinement
+from engine.toolchain.build import Artefact, BuildRequest, build
 from engine.toolchain.dispatch import is_dispatch
 from engine.toolchain.expressions import Cursor, evaluate, parse_expression, tokenize
 from engine.toolchain.kernel_build import for_shape
 from engine.toolchain.kernel_file import KernelCode, classify
+from engine.toolchain.triton.resolution import encode_jobs
 from engine.toolchain.tunables import default_values, parse_tunables
 
 
@@ -189,3 +193,13 @@ def test_texts_are_merged_number_by_number() -> None:
     texts = [["for i < 3 * x2;", "y = 0.5f + t_3;"], ["for i < 4 * x2;", "y = 0.25f + t_3;"]]
     assert skeleton(texts[0]) == skeleton(texts[1])
     assert merged(texts, lambda values, line: "|".join(values)) == ["for i < 3|4 * x2;", "y = 0.5f|0.25f + t_3;"]
+
+
+@installed
+def test_a_triton_port_of_a_suite_compiles_for_hopper(ported: Suite, bubblewrap: Confinement, cache_root: object) -> None:
+    """Its guards, and numbers that are no integers, are expressions that the compiler evaluates."""
+    code = ported.code(0, Dialect.TRITON)
+    jobs = encode_jobs(resolved_for(code, ported.cases[0].signature).jobs)
+    request = BuildRequest(code, Dialect.TRITON, Contract.PLAN, jobs, {"BLOCK": 256}, "sm_90a", "k.py")
+    outcome = asyncio.run(build(request, bubblewrap))
+    assert isinstance(outcome, Artefact), outcome
