@@ -73,3 +73,14 @@ def test_a_kernel_that_does_not_build_for_every_workload_is_no_submission(proces
         assert refused.err.count("\n") == 1
         assert f"{seeded} does not build: for workload benchmark2" in refused.err
     assert not (tmp_path / "out.py").exists()
+
+
+@pytest.mark.parametrize("dialect", ["cpp", "cuda", "triton"])
+def test_a_scaffold_for_a_suite_names_its_sizes(process: Call, tmp_path: Path, dialect: str) -> None:
+    task = files.write_kernelbot(tmp_path / "bot")
+    written = process("scaffold", task, "--suite", "benchmarks", "--dialect", dialect)
+    assert written.status == 0, written.err
+    assert "X_DIM0 == 64" in written.out
+    assert "X_DIM0 == 32" in written.out
+    refused = process("scaffold", task, "--suite", "benchmarks", "--workload", "test1")
+    assert "--suite and --workload exclude each other" in refused.error_line()
