@@ -196,3 +196,9 @@ def test_where_float64_tells_nothing_the_checker_is_asked_on_every_call(tmp_path
     for wrong in (right[0] * 0.9, right[0].flip(0)):
         assert not bed.check(0, outputs=[wrong]).ruling.passed
     bed.close()
+
+
+def test_a_comparison_with_eager_stays_one(tmp_path: Path) -> None:
+    """The policies of other projects are theirs."""
+    reference, *_ = opened(files.write_kernelbot(tmp_path, reference=SIGNS))
+    assert not calibrate(reference, "crfm").several

@@ -128,7 +128,7 @@ class _OwnCases:
 def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -> Calibration:
     default, dtype = default_class(reference), output_dtype(reference)
     found = _own_cases(reference, default, main)
-    own, notes, several = found.classes, found.notes, found.several
+    own, notes = found.classes, found.notes
     if dtype.is_floating_point and default.value not in own:
         raise ProblemError(
             f"{reference.problem.name}: the reference's {default.value} and float64 outputs are not finite at the same "
@@ -139,12 +139,13 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
     classes = {OWN: own}
     policy = make_policy(tolerance, default, classes, dtype)
     allowed = policy.allowed if not policy.against_eager else default  # type: ignore[union-attr]
+    several = "" if policy.against_eager else found.several
     if main is None and not policy.against_eager and not (several and policy.limit(OWN).rel_fro > HOPELESS):
         chosen = _affordable(_candidates(reference), found)
         perturbed, found_on = _perturbed_errors(reference, allowed, dtype, own, chosen)
         classes |= perturbed
         several = several or found_on
-    if several and not policy.against_eager:
+    if several:
         notes.append(_decided_by(reference, several))
     # The reference's notes are complete only after it was called.
     distinct_notes = tuple(dict.fromkeys((*reference.notes, *notes)))
