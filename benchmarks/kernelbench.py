@@ -95,7 +95,7 @@ async def judged(entry: Entry, device: str, plan: Plan, process: JudgingProcess 
     try:
         found = _read(request, await process.judge(request, limit), process.said)
     except TimeoutError:
-        reason = f"not judged within {limit:g} s" + "".join(f"; {step}" for step in process.said)
+        reason = f"not judged within {limit:g} s" + "".join(f"; from {step}" for step in process.said)
         found = Result(request.name, device, request.kernel, Status.TIME_LIMIT, short(reason))
     finally:
         watching.cancel()

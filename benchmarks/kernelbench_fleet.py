@@ -65,7 +65,7 @@ async def _judged(member: FleetWorker, base: Result, request: Request) -> Result
         return replace(base, status=Status.SKIPPED, reason=size)
     if code is None:
         traced, _ = await member.ask("trace", m.TraceProblem, _silent)
-        code = port_of(assignment, request.device, opened.signature, traced.graph)
+        code = port_of(assignment, request.device, traced.shapes)
     prepared = await _done(member, w.WorkKind.PREPARE)
     passed = [model.name for model in prepared.preparation.gate.nulls if model.passed]
     if not prepared.preparation.gate.verifiable:

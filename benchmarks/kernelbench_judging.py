@@ -23,7 +23,7 @@ from engine.domain.preparation import CorrectnessCheck
 from engine.fleet.places import ranges
 from engine.problem import catalog
 from engine.problem.formats import solutions
-from engine.problem.graph_ir import Graph, Unsupported
+from engine.problem.graph_ir import TracedShape
 from engine.session.seeds import kernel_spec, read_kernel, seed_of
 from engine.session.workbench import KernelTrial, open_workbench
 from engine.toolchain.kernel_file import KernelCode, classify
@@ -225,15 +225,15 @@ async def _described(assignment: Assignment, request: Request, given: KernelCode
         _, signature = await bench.describe()
         if given is not None:
             return signature, given
-        return signature, port_of(assignment, request.device, signature, await bench.graph())
+        return signature, port_of(assignment, request.device, await bench.traced())
     finally:
         await bench.close()
 
 
-def port_of(assignment: Assignment, device: str, signature: Signature, graph: Graph | Unsupported) -> KernelCode:
+def port_of(assignment: Assignment, device: str, shapes: Sequence[TracedShape]) -> KernelCode:
     """The naive port. Raises ProblemError where there is none."""
     dialect = Dialect.CPP if device == "cpu" else Dialect.CUDA
-    text = scaffold.scaffold(assignment.problem, assignment.workload, signature, graph, dialect)
+    text = scaffold.scaffold(assignment.problem, assignment.workloads, shapes, dialect)
     return _kernel(text, f"port.{'cpp' if dialect is Dialect.CPP else 'cu'}")
 
 

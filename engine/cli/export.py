@@ -14,7 +14,7 @@ from engine.cli.session_access import read_entries, read_state
 from engine.domain import columns, corroboration, queries
 from engine.domain.errors import KernelCodeError, ProblemError
 from engine.domain.events import SessionOpened
-from engine.domain.model import Signature, Workload
+from engine.domain.model import FailureKind, Signature, Workload
 from engine.domain.state import Kernel, SessionState
 from engine.export import bundle, formats, rewards, training
 from engine.export import module as exporting
@@ -31,6 +31,8 @@ from engine.session.seeds import kernel_of, recorded_code
 _TRAINING = ("sft", "pairs", "jsonl")
 _FORMATS = {"kernelbench": ".py", "flashinfer": "_flashinfer", "sol": ".sol.json", "kernelbot": "_submission.py"}
 _OF_A_KERNEL = ("module", *_FORMATS)
+_BUILT = tuple(name for name in _FORMATS if name != "flashinfer")
+"""Formats of kernels that build; a trace of FlashInfer-Bench can tell that one does not."""
 _SUFFIX = {"module": ".py", **_FORMATS, "report": ".html", "bundle": bundle.SUFFIX, "json": ".json"} | {
     kind: f".{kind}.jsonl" if kind != "jsonl" else ".jsonl" for kind in _TRAINING
 }
@@ -128,6 +130,8 @@ def _export_session(
     """The file, and the kernel of a module."""
     state = read_state(folder)
     chosen = _kernel_to_export(state, folder, kernel) if kind in _OF_A_KERNEL else None
+    if chosen is not None and kind in _BUILT:
+        _require_build(chosen)
     stem = folder.name if chosen is None else file_stem(f"{queries.problem_and_workload(state)[0]}_{chosen.id}")
     target = output_file(output, f"{stem}{_SUFFIX[kind]}", force)
     if kind == "bundle":
@@ -141,6 +145,14 @@ def _export_session(
     else:
         write_output(target, json.dumps(_session_data(state, folder), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     return target, chosen
+
+
+def _require_build(kernel: Kernel) -> None:
+    """Raises KernelCodeError for a kernel whose compiler refused it: the format's own evaluation could only fail."""
+    failure = kernel.failure
+    if failure is not None and failure.kind is FailureKind.BUILD_FAILED:
+        reason = failure.reason.splitlines()[0] if failure.reason else "the compiler refused it"
+        raise KernelCodeError(f"{kernel.id} does not build: {reason}; choose another kernel with --kernel")
 
 
 def _require_licences(folders: list[Path], allowed: tuple[str, ...]) -> None:

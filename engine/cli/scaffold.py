@@ -16,7 +16,6 @@ from engine.codegen import scaffold as writing
 from engine.domain.errors import ProblemError
 from engine.domain.model import Contract, Dialect
 from engine.problem import catalog
-from engine.problem.graph_ir import Unsupported
 from engine.session import trust
 from engine.session.devices import checked_device, default_workload
 from engine.session.requirements import check_torch
@@ -33,6 +32,7 @@ EPILOG = "\b\n" + f"{writing.GRAMMAR}\n{writing.TRITON_GRAMMAR}".replace("\n\n",
 )
 @click.option("--empty", is_flag=True, help="Write the signature and the operands only; the kernel computes nothing.")
 @o.workload_option
+@o.suite_option
 @click.option("--output", "-o", type=o.PATH, metavar="FILE", help="Write to FILE. Default: standard output.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @verbosity
@@ -44,24 +44,23 @@ def scaffold(problem: str, **given: Any) -> None:
     dialect = Dialect(given["dialect"] or ("cpp" if device == "cpu" else "cuda"))
     contract = Contract(given["contract"]) if given["contract"] else None
     writing.contract_for(dialect, contract)  # refused before torch is loaded
-    workload = catalog.workload_for(
-        chosen, given["workload"] or default_workload("cuda:0" if dialect in (Dialect.CUDA, Dialect.TRITON) else "cpu")
-    )
+    where_usual = "cuda:0" if dialect in (Dialect.CUDA, Dialect.TRITON) else "cpu"
+    workload, *rest = catalog.workloads_for(chosen, given["workload"], given["suite"], default_workload(where_usual))
     target: Path | None = given["output"]
     if target is not None and target.exists() and not given["force"]:
         raise ProblemError(f"{target} already exists: choose another file, or overwrite it with --force")
     check_torch()
 
     async def work(printer: ProgressPrinter) -> str:
-        bench = TrialBench(Assignment(chosen, workload, "cpu"), lambda _: "")
+        bench = TrialBench(Assignment(chosen, workload, "cpu", rest=tuple(rest), suite=given["suite"]), lambda _: "")
         try:
             printer.show("loading torch and the problem")
             _, signature = await bench.describe(printer.show)
             if given["empty"]:
                 return writing.empty_kernel(signature, dialect, contract)
             printer.show("tracing the reference")
-            graph = Unsupported("") if dialect is Dialect.PYTHON else await bench.graph()
-            return writing.scaffold(chosen, workload, signature, graph, dialect, contract)
+            shapes = () if dialect is Dialect.PYTHON else await bench.traced()
+            return writing.scaffold(chosen, (workload, *rest), shapes, dialect, contract)
         finally:
             await bench.close()
 
@@ -75,5 +74,6 @@ def scaffold(problem: str, **given: Any) -> None:
         raise ProblemError(f"{target} cannot be written ({error.strerror}): choose another file") from error
     where = "" if device == "cpu" else " --device cpu" if dialect is Dialect.CPP else ""
     if not quiet():
-        words = f"{quote(problem)} {quote(str(target))}{where} --workload {quote(workload.name)}"
+        judged_on = f"--suite {quote(given['suite'])}" if given["suite"] else f"--workload {quote(workload.name)}"
+        words = f"{quote(problem)} {quote(str(target))}{where} {judged_on}"
         show([f"wrote {target}; next: espalier eval {words}"], err=True)

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.codegen import ir, norms, pointwise, products, reductions, sorting, views, windows
 from engine.codegen.cpp_code import ExpressionWriter, helper_definition, literal, parameter_name, stored_type
 from engine.codegen.ir import Buffer, IrStep, Kind, Program
 from engine.codegen.lowering import lower
-from engine.domain.model import Contract, Dialect, Number, Operand, Role, Signature
-from engine.problem import header, names
-from engine.problem.graph_ir import Graph, Unsupported
+from engine.codegen.ports import GUARDS, Port, c_text, ports_of
+from engine.domain.model import Contract, Dialect, Role, Signature
+from engine.problem import names
+from engine.problem.graph_ir import Graph, TracedShape, Unsupported
 from engine.toolchain.plan import MAX_LAUNCHES
 
 OPERATORS = (
@@ -49,21 +50,44 @@ def naive(graph: Graph, signature: Signature, dialect: Dialect, contract: Contra
     ``cpp`` under the host contract, ``cuda`` under plan or host. Raises ValueError for other pairs, and for a graph whose
     operands are not the signature's.
     """
+    found = naive_ports([TracedShape(signature, graph)], dialect, contract)
+    return found if isinstance(found, Unsupported) else found[0].text
+
+
+def naive_ports(shapes: Sequence[TracedShape], dialect: Dialect, contract: Contract) -> list[Port] | Unsupported:
+    """The same for several shapes: one text for all of them that need the same steps."""
     if (dialect, contract) not in ((Dialect.CPP, Contract.HOST), (Dialect.CUDA, Contract.PLAN), (Dialect.CUDA, Contract.HOST)):
         raise ValueError(f"no naive kernel in {dialect} under the {contract} contract")
-    given = [name for name, _ in graph.operands]
-    wanted = [operand.name for operand in signature.with_roles(Role.INPUT, Role.PARAMETER, Role.BUFFER)]
+    plan = contract is Contract.PLAN
+    programs: list[Program] = []
+    for shape in shapes:
+        program = _program(shape, MAX_LAUNCHES if plan else MAX_HOST_STEPS)
+        if isinstance(program, Unsupported):
+            return program
+        if plan and any(len(set(buffers_of(step))) > MAX_PLAN_ARGUMENTS for step in program.steps):
+            return Unsupported("a join of more tensors than one @launch line has room for", "use --contract host")
+        programs.append(program)
+    wide = any(is_wide(program) for program in programs)
+    texts = [
+        list(_KernelText(program, shape.signature, dialect, contract, wide).lines())
+        for program, shape in zip(programs, shapes, strict=True)
+    ]
+    return ports_of(texts, [shape.signature for shape in shapes], "//", c_text)
+
+
+def _program(shape: TracedShape, max_steps: int) -> Program | Unsupported:
+    if isinstance(shape.graph, Unsupported):
+        return shape.graph
+    given = [name for name, _ in shape.graph.operands]
+    wanted = [operand.name for operand in shape.signature.with_roles(Role.INPUT, Role.PARAMETER, Role.BUFFER)]
     if given != wanted:
         raise ValueError(f"the graph's operands are {given}, the signature's are {wanted}")
-    plan = contract is Contract.PLAN
-    program = lower(
-        graph, [operand.name for operand in signature.with_roles(Role.OUTPUT)], MAX_LAUNCHES if plan else MAX_HOST_STEPS
-    )
-    if isinstance(program, Unsupported):
-        return program
-    if plan and any(len(set(buffers_of(step))) > MAX_PLAN_ARGUMENTS for step in program.steps):
-        return Unsupported("a join of more tensors than one @launch line has room for", "use --contract host")
-    return "\n".join(_KernelText(program, signature, dialect, contract).lines()) + "\n"
+    return lower(shape.graph, [operand.name for operand in shape.signature.with_roles(Role.OUTPUT)], max_steps)
+
+
+def is_wide(program: Program) -> bool:
+    """Whether a buffer is too large for an int as its index."""
+    return any(buffer.numel >= MAX_INT_ELEMENTS for buffer in program.buffers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +135,11 @@ def buffers_of(step: IrStep) -> Iterator[str]:
 class _KernelText:
     """The text of one kernel file."""
 
-    def __init__(self, program: Program, signature: Signature, dialect: Dialect, contract: Contract) -> None:
+    def __init__(self, program: Program, signature: Signature, dialect: Dialect, contract: Contract, wide: bool) -> None:
         self.program, self.signature, self.dialect, self.contract = program, signature, dialect, contract
         self.buffers = {b.name: b for b in program.buffers}
         self.workspace = workspace_layout(program)
-        self.index = "int" if all(b.numel < MAX_INT_ELEMENTS for b in program.buffers) else "long"
+        self.index = "long" if wide else "int"
         self.helpers: set[str] = set()
 
     def lines(self) -> Iterator[str]:
@@ -126,7 +150,8 @@ class _KernelText:
         yield ""
         yield from self._includes()
         yield ""
-        yield from self._guards()
+        yield "// Sizes are hard-coded below: run `espalier scaffold` again for other shapes or constants."
+        yield GUARDS
         yield ""
         qualifier = "__device__ inline" if self.dialect is Dialect.CUDA else "inline"
         if self.helpers:
@@ -149,16 +174,6 @@ class _KernelText:
         if self.dialect is Dialect.CUDA and self.contract is Contract.HOST:
             yield ""
             yield "#include <cuda_runtime.h>"
-
-    def _guards(self) -> Iterator[str]:
-        """Static assertions that the shapes and constants are the ones the text was generated for."""
-        table = header.plan_names(self.signature, 0)
-        yield "// Sizes are hard-coded below: run `espalier scaffold` again for other shapes or constants."
-        for operand in self.signature.operands:
-            macro = macro_name(operand, table)
-            yield from _static_asserts([f"{macro}_DIM{axis} == {extent}" for axis, extent in enumerate(operand.shape)])
-        macros = ((names.macro(name), value) for name, value in self.signature.constants.items())
-        yield from _static_asserts([f"{macro} == {header.literal(v)}" for macro, v in macros if table.get(macro) == v])
 
     def _tables(self) -> Iterator[str]:
         for buffer in (b for b in self.program.buffers if b.place == "table"):
@@ -257,7 +272,8 @@ class _KernelText:
             yield f"// @workspace {self.workspace.size}"
         for step in self.program.steps:
             arguments = ", ".join(self._place(buffer) for buffer in self._parameters(step))
-            yield f"// @launch {step.name}({arguments}) grid({_grid(step)}) block({_block(step)})"
+            grid = f"ceil_div({step.parallel_iterations}, {_block(step)})"
+            yield f"// @launch {step.name}({arguments}) grid({grid}) block({_block(step)})"
         yield ""
 
     def _place(self, buffer: Buffer) -> str:
@@ -297,12 +313,6 @@ def abi(signature: Signature, dialect: Dialect, plain: bool = False) -> str:
     return ",\n                       ".join(_wrap_parameters(parts, 90))
 
 
-def _static_asserts(terms: Sequence[str]) -> Iterator[str]:
-    """``static_assert`` lines for all terms."""
-    for place in range(0, len(terms), 4):
-        yield f'static_assert({" && ".join(terms[place : place + 4])}, "scaffolded for other shapes");'
-
-
 def _wrap_parameters(parts: Sequence[str], width: int) -> list[str]:
     """Parameters joined into lines of at most ``width``."""
     rows: list[str] = []
@@ -312,15 +322,6 @@ def _wrap_parameters(parts: Sequence[str], width: int) -> list[str]:
         else:
             rows.append(part)
     return rows
-
-
-def macro_name(operand: Operand, table: Mapping[str, Number]) -> str:
-    """The prefix of an operand's macros in ``problem.h``: its name, with ``_`` appended where that is taken."""
-    prefix = names.macro(operand.name)
-    wanted = {f"DIM{axis}": extent for axis, extent in enumerate(operand.shape)} | {"RANK": len(operand.shape)}
-    while any(table.get(f"{prefix}_{suffix}") != value for suffix, value in wanted.items()):
-        prefix += "_"
-    return prefix
 
 
 def _block(step: IrStep) -> int:

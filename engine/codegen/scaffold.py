@@ -5,15 +5,19 @@ Chooses the contract and writes the text around a kernel; ``naive`` generates th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.codegen.module_scaffold import module_source
-from engine.codegen.naive import abi, macro_name, naive
+from engine.codegen.naive import abi, naive_ports
+from engine.codegen.ports import Port, macro_name
 from engine.codegen.triton_code import parameter
-from engine.codegen.triton_naive import naive_triton
+from engine.codegen.triton_naive import triton_ports
 from engine.domain.errors import ProblemError
 from engine.domain.model import Contract, Dialect, Operand, Problem, Role, Signature, Workload
 from engine.problem import header, names
-from engine.problem.graph_ir import Graph, Unsupported
+from engine.problem.graph_ir import TracedShape, Unsupported
 from engine.problem.names import unused_name
+from engine.toolchain.dispatch import Dispatch, DispatchMember, DispatchShape, deciding_settings, dispatch_text
 
 CONTRACTS = {
     Dialect.CUDA: (Contract.PLAN, Contract.HOST),
@@ -43,41 +47,51 @@ def contract_for(dialect: Dialect, contract: Contract | None = None) -> Contract
 
 def scaffold(
     problem: Problem,
-    workload: Workload,
-    signature: Signature,
-    graph: Graph | Unsupported,
+    workloads: Sequence[Workload],
+    shapes: Sequence[TracedShape],
     dialect: Dialect,
     contract: Contract | None = None,
 ) -> str:
-    """A correct, naive kernel for one workload.
+    """A correct, naive kernel for these workloads; a dispatch where they need different steps.
 
-    ``graph`` is the workload's trace (``python`` ignores it). Without ``contract``, it is the dialect's default; the host
+    ``shapes`` are the workloads' traces (``python`` ignores them). Without ``contract``, it is the dialect's default; the host
     contract where a CUDA plan would be too large. Raises ProblemError, in one line, for an operator without a lowering, and for
     a contract that the dialect does not have.
     """
     chosen = contract_for(dialect, contract)
     if dialect is Dialect.PYTHON:
-        return module_source(problem.reference, workload.settings)
-    _check(problem, signature)
-    if isinstance(graph, Unsupported):
-        source: str | Unsupported = graph
-    elif dialect is Dialect.TRITON:
-        source = naive_triton(graph, signature)
+        return module_source(problem.reference, workloads[0].settings)
+    _check(problem, shapes[0].signature)
+    why: Unsupported | None = None
+    if dialect is Dialect.TRITON:
+        ports = triton_ports(shapes)
     else:
-        source = naive(graph, signature, dialect, chosen)
-        if isinstance(source, Unsupported) and contract is None and dialect is Dialect.CUDA:
-            source = _beyond_a_plan(graph, signature, source)
-    if isinstance(source, Unsupported):
-        raise ProblemError(f"{problem.name}: {source.line}")
-    return source
+        ports = naive_ports(shapes, dialect, chosen)
+        if isinstance(ports, Unsupported) and contract is None and dialect is Dialect.CUDA:
+            why, ports = ports, naive_ports(shapes, dialect, Contract.HOST)
+    if isinstance(ports, Unsupported):
+        raise ProblemError(f"{problem.name}: {(why or ports).line}")
+    text = _dispatched(problem, workloads, ports, dialect) if len(ports) > 1 else ports[0].text
+    return f"// Under the host contract, because a plan cannot hold {why.what}.\n{text}" if why else text
 
 
-def _beyond_a_plan(graph: Graph, signature: Signature, why: Unsupported) -> str | Unsupported:
-    """The kernel under the host contract, for a graph that is too large for a plan only; else ``why``, the plan's reason."""
-    source = naive(graph, signature, Dialect.CUDA, Contract.HOST)
-    if isinstance(source, Unsupported):
-        return why
-    return f"// Under the host contract, because a plan cannot hold {why.what}.\n{source}"
+def _dispatched(problem: Problem, workloads: Sequence[Workload], ports: Sequence[Port], dialect: Dialect) -> str:
+    """One file of several ports, of which the shape chooses one."""
+    settings = deciding_settings(workloads)
+    if not settings:
+        raise ProblemError(
+            f"{problem.name}: the workloads need different kernels, and differ in no setting that each of them states: "
+            "choose one with --workload"
+        )
+    members = [
+        DispatchMember(
+            f"naive{number}", {}, tuple(
+                DispatchShape({name: workloads[place].settings[name] for name in settings}) for place in port.places
+            ), port.text,
+        )
+        for number, port in enumerate(ports, 1)
+    ]  # fmt: skip
+    return dispatch_text(Dispatch(settings, tuple(members)), dialect, "Naive ports of shapes that need different steps.")
 
 
 def empty_kernel(signature: Signature, dialect: Dialect, contract: Contract | None = None, *, listed: bool = True) -> str:

@@ -6,18 +6,19 @@ Knows the layout of a Triton file; ``triton_code`` writes expressions.
 from __future__ import annotations
 
 import math
+import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from engine.codegen.cpp_code import stored_type
-from engine.codegen.ir import Buffer, IrStep, Kind
+from engine.codegen.ir import Buffer, IrStep, Kind, Program
 from engine.codegen.lowering import NotLowered, lower
-from engine.codegen.naive import MAX_INT_ELEMENTS, MAX_PLAN_ARGUMENTS, buffers_of, macro_name, workspace_layout
-from engine.codegen.naive import WorkspaceLayout as WorkspaceLayout
+from engine.codegen.naive import MAX_PLAN_ARGUMENTS, WorkspaceLayout, buffers_of, is_wide, workspace_layout
+from engine.codegen.ports import MESSAGE, Port, PortText, ports_of
+from engine.codegen.shape_cases import plan_expression
 from engine.codegen.triton_code import STORED, VectorWriter, helper_lines, parameter
-from engine.domain.model import Number, Role, Signature
-from engine.problem import header, names
-from engine.problem.graph_ir import Graph, Unsupported
+from engine.domain.model import Role, Signature
+from engine.problem.graph_ir import Graph, TracedShape, Unsupported
 from engine.toolchain.plan import MAX_LAUNCHES
 
 _WIDTH = 118
@@ -27,36 +28,110 @@ _JOINED = ":\N{NO-BREAK SPACE}"
 
 def naive_triton(graph: Graph, signature: Signature) -> str | Unsupported:
     """Code that computes the graph for the signature's shapes and rejects others when it is compiled."""
-    outputs = [operand.name for operand in signature.with_roles(Role.OUTPUT)]
-    program = lower(graph, outputs, MAX_LAUNCHES)
-    if isinstance(program, Unsupported):
-        return program
-    if any(len(set(buffers_of(step))) > MAX_PLAN_ARGUMENTS for step in program.steps):
-        return Unsupported("a join of more tensors than one @launch line has room for", "use --dialect python")
+    found = triton_ports([TracedShape(signature, graph)])
+    return found if isinstance(found, Unsupported) else found[0].text
+
+
+def triton_ports(shapes: Sequence[TracedShape]) -> list[Port] | Unsupported:
+    """The same for several shapes: one text for all of them that need the same steps."""
+    programs: list[Program] = []
+    for shape in shapes:
+        if isinstance(shape.graph, Unsupported):
+            return shape.graph
+        outputs = [operand.name for operand in shape.signature.with_roles(Role.OUTPUT)]
+        program = lower(shape.graph, outputs, MAX_LAUNCHES)
+        if isinstance(program, Unsupported):
+            return program
+        if any(len(set(buffers_of(step))) > MAX_PLAN_ARGUMENTS for step in program.steps):
+            return Unsupported("a join of more tensors than one @launch line has room for", "use --dialect python")
+        programs.append(program)
+    wide = any(is_wide(program) for program in programs)
     try:
-        return (
-            "\n".join(
-                _TritonFile(program.steps, {b.name: b for b in program.buffers}, signature, workspace_layout(program)).lines()
-            )
-            + "\n"
-        )
+        texts = [list(_TritonFile(program, workspace_layout(program), wide).lines()) for program in programs]
     except NotLowered as error:
         return error.reason
+    return ports_of(texts, [shape.signature for shape in shapes], "#", _finished)
+
+
+def _finished(port: PortText) -> list[str]:
+    """The file with its guards, and with the parameters and arguments for the numbers that differ."""
+    starts = [place for place, line in enumerate(port.lines) if line.startswith("def step")]
+    functions = [port.lines[start:end] for start, end in zip(starts, [*starts[1:], len(port.lines)], strict=True)]
+    lines = port.lines[: starts[0]]
+    for place, (head, *body) in enumerate(functions):
+        guards = list(_static_asserts(port)) if place == 0 else []
+        guards += _reals(port, body)
+        used = _used(port, [*guards, *body])
+        at = next(k for k, line in enumerate(lines) if line.startswith(f"# @launch {_name(head)}("))
+        lines[at] = _with_arguments(lines[at], port, used)
+        comment, *rest = body
+        given = [name for name in used if name not in port.defined or _is_whole(port, name)]
+        lines += [*_head(head, given), comment, *guards, *rest]
+    return lines
+
+
+def _used(port: PortText, lines: Sequence[str]) -> list[str]:
+    """The sizes and defined numbers that these lines name."""
+    words = set(re.findall(r"\w+", "\n".join(lines)))
+    return [name for name in (*port.cases.tables[0], *port.defined) if name in words]
+
+
+def _reals(port: PortText, lines: Sequence[str]) -> Iterator[str]:
+    """Definitions of numbers that are no integers, which a launch line cannot give."""
+    for name in _used(port, lines):
+        if name in port.defined and not _is_whole(port, name):
+            (usual, _), *others = port.cases.conditions(port.deciding, port.defined[name])
+            tests = "".join(f"{value} if {' or '.join(one).replace('&&', 'and')} else " for value, one in others)
+            yield f"    {name}: tl.constexpr = {tests}{usual}"
+
+
+def _is_whole(port: PortText, name: str) -> bool:
+    return all(value.isdecimal() for value in port.defined[name])
+
+
+def _name(head: str) -> str:
+    return head.removeprefix("def ").partition("(")[0]
+
+
+def _head(head: str, used: Sequence[str]) -> Iterator[str]:
+    begin = head[: head.index("(") + 1]
+    text = "".join((head.removesuffix("):"), *(f", {name}: tl.constexpr" for name in used), "):"))
+    wrapped = textwrap.wrap(
+        text.replace(": tl", f"{_JOINED}tl"), _WIDTH, subsequent_indent=" " * len(begin), break_long_words=False
+    )
+    yield from (line.replace(_JOINED, ": ") for line in wrapped)
+
+
+def _with_arguments(launch: str, port: PortText, used: Sequence[str]) -> str:
+    """A launch line that also gives the numbers which no name of a plan stands for."""
+    given = "".join(
+        f", {name}={plan_expression(port.cases, port.deciding, port.defined[name])}"
+        for name in used
+        if name in port.defined and _is_whole(port, name)
+    )
+    begin, end = launch.rsplit(") grid(", 1)
+    return f"{begin}{given}) grid({end}"
+
+
+def _static_asserts(port: PortText) -> Iterator[str]:
+    terms = [term.replace("&&", "and") for term in port.cases.requirements(port.deciding)]
+    plain = [term for term in terms if "||" not in term]
+    for at in range(0, len(plain), 4):
+        yield f'    tl.static_assert({" and ".join(plain[at : at + 4])}, "{MESSAGE}")'
+    for term in (term for term in terms if "||" in term):
+        yield "    tl.static_assert(" + "\n                     or ".join(term.split(" || ")) + f', "{MESSAGE}")'
 
 
 class _TritonFile:
     """The text of one file."""
 
-    def __init__(
-        self, steps: tuple[IrStep, ...], buffers: dict[str, Buffer], signature: Signature, workspace: WorkspaceLayout
-    ) -> None:
-        self.steps, self.buffers, self.signature, self.workspace = steps, buffers, signature, workspace
-        wide = any(buffer.numel >= MAX_INT_ELEMENTS for buffer in buffers.values())
+    def __init__(self, program: Program, workspace: WorkspaceLayout, wide: bool) -> None:
+        self.steps, self.buffers, self.workspace = program.steps, {b.name: b for b in program.buffers}, workspace
         self.index = "tl.int64" if wide else "tl.int32"
         self.helpers: set[str] = set()
 
     def lines(self) -> Iterator[str]:
-        bodies = [list(self._step(step, first=place == 0)) for place, step in enumerate(self.steps)]
+        bodies = [list(self._step(step)) for step in self.steps]
         yield "# Naive port, generated from the reference's graph: correct, not optimised, one function per step."
         yield "import triton"
         yield "import triton.language as tl"
@@ -83,29 +158,12 @@ class _TritonFile:
         offset = self.workspace.offsets[buffer.name]
         return f"workspace{f'+{offset}' if offset else ''} as {STORED[stored_type(buffer)]}"
 
-    def _checks(self) -> dict[str, Number]:
-        """Shapes and constants that the text was generated for, by their names in a plan."""
-        table = header.plan_names(self.signature, 0)
-        found: dict[str, Number] = {}
-        for operand in self.signature.operands:
-            macro = macro_name(operand, table)
-            found |= {f"{macro}_DIM{axis}": extent for axis, extent in enumerate(operand.shape)}
-        macros = ((names.macro(name), value) for name, value in self.signature.constants.items())
-        return found | {macro: value for macro, value in macros if table.get(macro) == value}
-
-    def _step(self, step: IrStep, *, first: bool) -> Iterator[str]:
-        checks = self._checks() if first else {}
+    def _step(self, step: IrStep) -> Iterator[str]:
         given = [parameter(b.name) if b.place == "operand" else b.name for b in self._given(step)]
-        writer = VectorWriter(self.buffers, self.index, {*given, *checks, "BLOCK", "mask", "tl", "triton"}, self.helpers)
+        writer = VectorWriter(self.buffers, self.index, {*given, "BLOCK", "mask", "tl", "triton"}, self.helpers)
         yield "@triton.jit"
-        head = f"def {step.name}("
-        text = ", ".join([*given, *(f"{name}{_JOINED}tl.constexpr" for name in ("BLOCK", *checks))])
-        wrapped = textwrap.wrap(f"{head}{text}):", _WIDTH, subsequent_indent=" " * len(head), break_long_words=False)
-        yield from (line.replace(_JOINED, ": ") for line in wrapped)
+        yield f"def {step.name}({', '.join([*given, 'BLOCK: tl.constexpr'])}):"
         yield f"    # {step.comment}"
-        terms = [f"{name} == {value!r}" for name, value in checks.items()]
-        for at in range(0, len(terms), 4):
-            yield f'    tl.static_assert({" and ".join(terms[at : at + 4])}, "scaffolded for other shapes")'
         self._open(step, writer)
         self._fill(step, writer)
         yield from writer.lines

@@ -25,7 +25,7 @@ from engine.fleet.client import WorkerGone
 from engine.fleet.links import WorkerLauncher
 from engine.fleet.member import ONCE, Builder, FleetWorker, KernelParcel, Terms, same_model
 from engine.fleet.pool import TRIES, MemberPool, given_up, prefixed
-from engine.problem.graph_ir import Graph, Unsupported
+from engine.problem.graph_ir import TracedShape
 from engine.trial.assignment import Assignment
 
 _LOG = logging.getLogger(__name__)
@@ -167,10 +167,10 @@ class FleetBench:
             await self._prepare_worker(worker, silent)
         return _joined(worker, opened)
 
-    async def graph(self) -> Graph | Unsupported:
-        """The reference's graph, from which the naive port is generated."""
+    async def traced(self) -> tuple[TracedShape, ...]:
+        """The reference's graph on each workload, from which the naive port is generated."""
         async with self._workers.member() as worker:
-            return (await worker.trace()).graph
+            return (await worker.trace()).shapes
 
     async def prepare(self, say: Say) -> w.Prepared | w.Impossible:
         """Every worker calibrates the check and measures the baselines on its own device; the first one's are the session's."""

@@ -118,8 +118,8 @@ class FleetWorker(FleetMember):
         opened, _ = await self.ask("open", lambda call: m.OpenProblem(call, name, ceilings), _silent, {name: payload})
         return opened  # type: ignore[no-any-return]
 
-    async def trace(self) -> m.TracedGraph:
-        """The reference's graph. Raises WorkerGone, EspalierError."""
+    async def trace(self) -> m.TracedShapes:
+        """The reference's graph on each workload. Raises WorkerGone, EspalierError."""
         traced, _ = await self.ask("trace", m.TraceProblem, _silent)
         return traced  # type: ignore[no-any-return]
 

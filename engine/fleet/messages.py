@@ -18,7 +18,7 @@ from engine.domain import work as w
 from engine.domain.errors import EspalierError, printable
 from engine.domain.model import Blob, Contract, Device, Dialect, Interval, Signature
 from engine.domain.regimes import Regime
-from engine.problem.graph_ir import Graph, Unsupported
+from engine.problem.graph_ir import TracedShape
 from engine.trial.assignment import Assignment
 from engine.trial.kernel_builds import Binaries, BuildTarget
 
@@ -61,7 +61,7 @@ class OpenBuilder(Order, frozen=True):
 
 
 class TraceProblem(Order, frozen=True):
-    """Answered by the reference's graph."""
+    """Answered by the reference's graph on each workload."""
 
     call: int
 
@@ -171,18 +171,18 @@ class CompiledKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     binaries: Binaries
 
 
-class TracedGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    graph: Graph | Unsupported
+class TracedShapes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    shapes: tuple[TracedShape, ...]
 
 
 _RESULTS: Mapping[str, type[Any]] = {
     one.__name__: one
     for one in (w.Prepared, w.Built, w.Verified, w.Measured, w.BackToBack, w.Suspected, w.Sanitized, w.Profiled, w.Raced,
-                w.Failed, w.Impossible, OpenedWorker, OpenedBuilder, CompiledKernel, TracedGraph)
+                w.Failed, w.Impossible, OpenedWorker, OpenedBuilder, CompiledKernel, TracedShapes)
 }  # fmt: skip
 ANSWERS: Mapping[str, frozenset[type[Any]]] = {
     "open": frozenset({OpenedWorker}),
-    "trace": frozenset({TracedGraph}),
+    "trace": frozenset({TracedShapes}),
     "open-builder": frozenset({OpenedBuilder}),
     COMPILE: frozenset({CompiledKernel, w.Failed, w.Impossible}),
     w.WorkKind.PREPARE: frozenset({w.Prepared, w.Impossible}),

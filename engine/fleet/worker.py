@@ -22,7 +22,7 @@ from engine.fleet import messages as m
 from engine.fleet import readings
 from engine.fleet.places import ranges
 from engine.fleet.server import CallServer, SendFrame, serve, store
-from engine.problem.graph_ir import Graph, Unsupported
+from engine.problem.graph_ir import TracedShape
 from engine.toolchain.adopted import adopt
 from engine.trial.assignment import Assignment
 from engine.trial.bench import TrialBench
@@ -40,7 +40,7 @@ class WorkerBench(Protocol):
 
     async def adopt(self, kernel: Kernel, code: str, binaries: Binaries, say: Say) -> None: ...
 
-    async def graph(self) -> Graph | Unsupported: ...
+    async def traced(self) -> tuple[TracedShape, ...]: ...
 
     async def prepare(self, say: Say) -> w.Prepared | w.Impossible: ...
 
@@ -85,7 +85,7 @@ class WorkerServer(CallServer):
             case m.OpenProblem():
                 return await self._open(order)
             case m.TraceProblem():
-                return m.TracedGraph(await self._opened().graph())
+                return m.TracedShapes(await self._opened().traced())
             case m.DoWork(call):
                 return await self._work(order, self.say(call))
         return await super().obey(order)

@@ -68,9 +68,9 @@ def trace_reference(reference: Reference) -> Graph | Unsupported:
     Model and inputs are fake tensors where possible, so that a large workload takes no memory; always on the CPU, since a
     GPU's own operators add no information. Raises ProblemError when the reference itself fails.
     """
+    signature = reference.signature()
     if reference.device.type != "cpu":
         reference = Reference(reference.problem, reference.workload)
-    signature = reference.signature()
     labels = [o.name for o in signature.with_roles(Role.INPUT, Role.PARAMETER, Role.BUFFER)]
     try:
         traced = _trace_fake(reference, labels)

@@ -12,6 +12,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from engine.domain.model import Signature
+
 Scalar: TypeAlias = bool | int | float | str | None
 
 
@@ -85,6 +87,13 @@ class Unsupported(msgspec.Struct, frozen=True, tag=True):
     def line(self) -> str:
         """The message, in one line."""
         return f"this problem uses {self.what}, for which no naive kernel can be generated: {self.remedy}"
+
+
+class TracedShape(msgspec.Struct, frozen=True):
+    """What a kernel is called with on one workload, and what it computes there."""
+
+    signature: Signature
+    graph: Graph | Unsupported
 
 
 def references(arguments: Mapping[str, Argument]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.domain import columns, suite
+from engine.domain import columns
 from engine.domain.commands import SeedKernel
 from engine.domain.errors import CommandRejected
 from engine.domain.model import Contract, Workload
@@ -17,6 +17,7 @@ from engine.toolchain.dispatch import (
     Dispatch,
     DispatchMember,
     DispatchShape,
+    deciding_settings,
     dispatch_text,
     is_dispatch,
     parse_dispatch,
@@ -55,10 +56,9 @@ def dispatch_command(state: SessionState, read: ReadCode, store_blob: StoreBlob)
     return seed_command(store_blob, seed_of(code, {}), base.id, title=title, workloads=columns.workloads(state))
 
 
-def deciding(workloads: list[Workload]) -> tuple[str, ...]:
-    """The settings in which the workloads differ and that each of them states. Raises CommandRejected if there is none."""
-    differing = dict.fromkeys(name for each in suite.distinct(workloads).values() for name in each)
-    found = tuple(name for name in differing if all(name in one.settings for one in workloads))
+def deciding(workloads: Sequence[Workload]) -> tuple[str, ...]:
+    """The settings that decide. Raises CommandRejected if there is none."""
+    found = deciding_settings(workloads)
     if not found:
         raise CommandRejected("the workloads of the suite differ in no setting that each of them states: nothing can decide")
     return found

@@ -262,9 +262,9 @@ async def _naive_port(
         return None
     say("generating the naive port")
     try:
-        graph = await bench.graph()
-        workload = catalog.workload_for(opened.problem, opened.settings.workload)
-        text = scaffold(opened.problem, workload, signature, graph, dialect)
+        settings = opened.settings
+        workloads = catalog.workloads_for(opened.problem, "", settings.suite, settings.workload)
+        text = scaffold(opened.problem, workloads, await bench.traced(), dialect)
         name = f"naive{dialect.suffix}"
         port = seed_from_text(text, name)
         return Draft(text, dialect, port.kernel.contract, name, port.tunables)

@@ -40,7 +40,7 @@ class _Subject:
 
     def text(self, values: Mapping[str, Values]) -> str:
         """The kernel's code with these values on each workload, as a dispatch of one member."""
-        settings = deciding(list(self.workloads))
+        settings = deciding(self.workloads)
         shapes = tuple(
             DispatchShape({name: one.settings[name] for name in settings}, _differing(values[one.name], self.own))
             for one in self.workloads

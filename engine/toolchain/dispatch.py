@@ -21,8 +21,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from engine.domain import suite
 from engine.domain.errors import KernelCodeError
-from engine.domain.model import Dialect, Number
+from engine.domain.model import Dialect, Number, Workload
 from engine.toolchain.directives import Directive, directives
 
 _WORD = "dispatch"
@@ -84,6 +85,12 @@ def _apart(one: Number, other: Number) -> float:
     if one == other:
         return 0.0
     return abs(math.log(one / other)) if one > 0 and other > 0 else _FAR
+
+
+def deciding_settings(workloads: Sequence[Workload]) -> tuple[str, ...]:
+    """The settings in which the workloads differ and that each of them states."""
+    differing = dict.fromkeys(name for each in suite.distinct(workloads).values() for name in each)
+    return tuple(name for name in differing if all(name in one.settings for one in workloads))
 
 
 def is_dispatch(text: str, dialect: Dialect) -> bool:

@@ -30,7 +30,7 @@ from engine.domain.profile import Profile
 from engine.domain.regimes import Regime
 from engine.domain.state import Kernel
 from engine.problem import header
-from engine.problem.graph_ir import Graph, Unsupported
+from engine.problem.graph_ir import TracedShape
 from engine.sandbox.confinement import detect
 from engine.toolchain.build import BuildFailure
 from engine.toolchain.inspection import instruction_counts
@@ -72,11 +72,11 @@ class TrialBench:
         """What kernels are built for."""
         return await self._builds.target(say)
 
-    async def graph(self) -> Graph | Unsupported:
-        """The reference's graph, from which the naive port is generated."""
+    async def traced(self) -> tuple[TracedShape, ...]:
+        """The reference's graph on each workload, from which the naive port is generated."""
         reply = await self._judge.ask(p.TraceRequest())
         assert isinstance(reply, p.TraceReply)
-        return reply.graph
+        return reply.shapes
 
     async def memory(self) -> tuple[WorkloadMemory, ...]:
         """The memory plans of all workloads, the bench's own first."""

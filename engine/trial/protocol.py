@@ -11,7 +11,7 @@ from engine.domain.memory_plan import WorkloadMemory
 from engine.domain.model import Device, Failure, Measurement, Problem, Signature, Verification, Workload
 from engine.domain.preparation import Peaks, Preparation
 from engine.domain.regimes import Regime, Sustained
-from engine.problem.graph_ir import Graph, Unsupported
+from engine.problem.graph_ir import TracedShape
 from engine.trial.messages import Message
 
 OTHER = "other"
@@ -185,11 +185,12 @@ class PlanReply(Message, frozen=True):
 
 
 class TraceRequest(Message, frozen=True):
-    """The reference's graph, for writing a naive kernel. Answered by ``TraceReply``."""
+    """The reference's graph on every workload, for writing a naive kernel. Answered by ``TraceReply``."""
 
 
 class TraceReply(Message, frozen=True):
-    graph: Graph | Unsupported
+    shapes: tuple[TracedShape, ...]
+    """In the suite's order."""
 
 
 class DrawRequest(Message, frozen=True):

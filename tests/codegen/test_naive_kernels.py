@@ -313,17 +313,17 @@ struct Any { void* p; template <class T> operator T*() const { return static_cas
 
 def emulated(text: str, signature: Signature) -> str:
     """A CUDA plan as C++ that launches its kernels by its @launch lines, with ``plan(pointers, workspace)``."""
-    plan = parse_plan(text)
+    plan, table = parse_plan(text), header.plan_names(signature, 0)
     order = {operand.name: place for place, operand in enumerate(signature.operands)}
 
     def spelled(reference: PlanReference) -> str:
         if isinstance(reference, NameRef):
             return f"Any{{p[{order[reference.token.text]}]}}"
-        offset = evaluate(reference.offset, {}) if reference.offset else 0
+        offset = evaluate(reference.offset, table) if reference.offset else 0
         return f"Any{{static_cast<char*>(w) + {offset}}}"
 
     calls = [f"    {launch.kernel.text}({', '.join(map(spelled, launch.arguments))});" for launch in plan.launches]
-    size = evaluate(plan.workspace.size, {}) if plan.workspace else 0
+    size = evaluate(plan.workspace.size, table) if plan.workspace else 0
     body = text.replace('extern "C" __global__', "__global__")
     run = ['extern "C" void plan(void* const* p, void* w)', "{", *calls, "}"]
     return "\n".join([body, *run, f'extern "C" size_t plan_bytes(void) {{ return {size}; }}'])

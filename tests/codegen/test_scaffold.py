@@ -17,7 +17,7 @@ from engine.domain.errors import ProblemError
 from engine.domain.model import Contract, Dialect, Operand, Role, Signature, Workload
 from engine.problem import catalog, header
 from engine.problem.graph import trace_reference
-from engine.problem.graph_ir import Graph, Node, Ref, TensorType, Unsupported
+from engine.problem.graph_ir import Graph, Node, Ref, TensorType, TracedShape, Unsupported
 from engine.problem.reference import Reference
 from engine.toolchain.kernel_file import classify
 from engine.toolchain.plan import MAX_LAUNCHES, parse_plan
@@ -86,6 +86,11 @@ def softmax() -> tuple[Reference, Graph]:
     return reference, graph
 
 
+def scaffolded(reference: Reference, graph: Graph | Unsupported, dialect: Dialect, contract: Contract | None = None) -> str:
+    shape = TracedShape(reference.signature(), graph)
+    return scaffold(reference.problem, [reference.workload], [shape], dialect, contract)
+
+
 def executed(text: str) -> ModuleType:
     module = ModuleType("scaffolded")
     exec(compile(text, "kernel.py", "exec"), module.__dict__)
@@ -96,7 +101,7 @@ def executed(text: str) -> ModuleType:
 def test_scaffold_of_every_contract(softmax: tuple[Reference, Graph], dialect: Dialect, contract: Contract) -> None:
     reference, graph = softmax
     signature = reference.signature()
-    text = scaffold(reference.problem, reference.workload, signature, graph, dialect, contract)
+    text = scaffolded(reference, graph, dialect, contract)
     assert classify(text, FILES[dialect]) == (dialect, contract)
     if dialect is not Dialect.PYTHON:
         assert text == naive(graph, signature, dialect, contract)
@@ -177,12 +182,12 @@ def test_unsupported_is_one_clear_line(softmax: tuple[Reference, Graph]) -> None
     reference, _ = softmax
     missing = Unsupported("aten.linalg_svd.default")
     with pytest.raises(ProblemError) as caught:
-        scaffold(reference.problem, reference.workload, reference.signature(), missing, Dialect.CPP)
+        scaffolded(reference, missing, Dialect.CPP)
     assert str(caught.value) == (
         "softmax: this problem uses aten.linalg_svd.default, for which no naive kernel can be generated: "
         "write it by hand with --empty, or use --dialect python"
     )
-    assert "class ModelNew" in scaffold(reference.problem, reference.workload, reference.signature(), missing, Dialect.PYTHON)
+    assert "class ModelNew" in scaffolded(reference, missing, Dialect.PYTHON)
 
 
 def running_sums(count: int) -> tuple[Reference, Graph]:
@@ -199,7 +204,7 @@ def running_sums(count: int) -> tuple[Reference, Graph]:
 @pytest.mark.parametrize(("steps", "contract"), [(MAX_LAUNCHES - 1, Contract.PLAN), (MAX_LAUNCHES + 1, Contract.HOST)])
 def test_more_launches_than_a_plan_holds_go_into_a_host_kernel(steps: int, contract: Contract) -> None:
     reference, graph = running_sums(steps)
-    text = scaffold(reference.problem, reference.workload, reference.signature(), graph, Dialect.CUDA)
+    text = scaffolded(reference, graph, Dialect.CUDA)
     assert classify(text, "kernel.cu") == (Dialect.CUDA, contract)
     assert ("Under the host contract" in text) == (contract is Contract.HOST)
 
@@ -207,7 +212,7 @@ def test_more_launches_than_a_plan_holds_go_into_a_host_kernel(steps: int, contr
 def test_a_contract_that_was_asked_for_is_kept() -> None:
     reference, graph = running_sums(MAX_LAUNCHES + 1)
     with pytest.raises(ProblemError, match="more than 256 kernels"):
-        scaffold(reference.problem, reference.workload, reference.signature(), graph, Dialect.CUDA, Contract.PLAN)
+        scaffolded(reference, graph, Dialect.CUDA, Contract.PLAN)
 
 
 def test_dialect_and_contract_must_match() -> None:

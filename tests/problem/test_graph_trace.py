@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.domain.model import Problem, Workload
+from engine.domain.model import Problem, Signature, Workload
 from engine.problem import catalog
 from engine.problem.graph import MAX_TABLE_ELEMENTS, trace, trace_reference
-from engine.problem.graph_ir import Graph, Ref, TensorType, Unsupported, references
+from engine.problem.graph_ir import Graph, Ref, TensorType, TracedShape, Unsupported, references
 from engine.problem.reference import Reference
 from engine.trial.protocol import TraceReply
 
@@ -56,7 +56,7 @@ def test_operands_are_inputs_parameters_buffers_and_plain_tensors() -> None:
 def test_a_graph_survives_the_channel() -> None:
     x = torch.randn(2, 3)
     graph = traced(Mixed(), x, [x, x], count=6)
-    for reply in (TraceReply(graph), TraceReply(Unsupported("aten.x", "do this"))):
+    for reply in (TraceReply((TracedShape(Signature((), {}), one),)) for one in (graph, Unsupported("aten.x", "do this"))):
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(reply), type=TraceReply) == reply
 
 

@@ -17,7 +17,7 @@ from engine.domain.settings import ModelServer, Settings
 from engine.journal.lock import WriterLock
 from engine.problem import catalog
 from engine.problem.graph import trace_reference
-from engine.problem.graph_ir import Graph, Unsupported
+from engine.problem.graph_ir import TracedShape
 from engine.problem.reference import Reference
 from engine.session import benches, factory
 from engine.session.fake_bench import FAKE_CPU, FAKE_GPU, FakeBench
@@ -114,8 +114,8 @@ def test_a_generated_naive_port_has_values_for_its_tunables(dialect: Dialect, tm
     reference = Reference(problem, problem.workloads[0])
 
     class Traced(FakeBench):
-        async def graph(self) -> Graph | Unsupported:
-            return trace_reference(reference)
+        async def traced(self) -> tuple[TracedShape, ...]:
+            return (TracedShape(reference.signature(), trace_reference(reference)),)
 
     opened: Any = SimpleNamespace(problem=problem, settings=Settings(dialect=dialect.value, workload=problem.workloads[0].name))
     bench: Any = Traced(lambda payload: str(len(payload)))

@@ -28,7 +28,7 @@ from engine.fleet.builder import BuilderServer
 from engine.fleet.links import Link, LinkClosed
 from engine.fleet.places import BUILD, WorkerPlace
 from engine.fleet.server import CallServer, SendFrame, store
-from engine.problem.graph_ir import Graph, Unsupported
+from engine.problem.graph_ir import TracedShape, Unsupported
 from engine.session.fake_bench import _SIGNATURE, FAKE_CPU, FakeBench
 from engine.toolchain.adopted import adopt, adopted
 from engine.trial.assignment import Assignment
@@ -70,8 +70,8 @@ class DescribedFakeBench(FakeBench):
     async def describe(self, say: object, *, ceilings: bool) -> tuple[Device, Signature]:
         return self.described, _SIGNATURE
 
-    async def graph(self) -> Graph | Unsupported:
-        return Unsupported("a pretended problem", "")
+    async def traced(self) -> tuple[TracedShape, ...]:
+        return (TracedShape(_SIGNATURE, Unsupported("a pretended problem", "")),)
 
     async def build_target(self) -> BuildTarget:
         return BuildTarget(self.described, (((self._assignment.workload, _SIGNATURE), ()),))

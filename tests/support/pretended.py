@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from engine.domain import work as w
 from engine.domain.model import Device, Signature
-from engine.problem.graph_ir import Unsupported
+from engine.problem.graph_ir import TracedShape, Unsupported
 from engine.session.fake_bench import FakeBench
 from engine.session.ports import Say
 from engine.trial.bench import Assignment
@@ -24,5 +24,5 @@ class PretendedBench(FakeBench):
         assert isinstance(found, w.Prepared)
         return found.device, found.preparation.signature
 
-    async def graph(self) -> Unsupported:
-        return Unsupported("a pretended operator")
+    async def traced(self) -> tuple[TracedShape, ...]:
+        return (TracedShape(Signature((), {}), Unsupported("a pretended operator")),)

@@ -14,6 +14,7 @@ from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
+from engine.trial.judge import calibration
 from engine.trial.judge.calibration import Calibration, calibrate
 from engine.trial.judge.cases import ReferenceOnCase, default_class, make_case, output_dtype, output_names
 from engine.trial.judge.correctness_check import describe_check, try_trivial_models
@@ -315,3 +316,12 @@ def test_large_inputs_have_common_limits() -> None:
     assert len(limits) > 2
     assert len(set(limits.values())) == 1
     assert limits["outliers"].rel_fro >= 1e-4
+
+
+def test_a_slow_reference_is_tried_on_fewer_inputs_and_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = Reference(catalog.find("softmax"), Workload("tiny", {"batch_size": 4, "dim": 8}))
+    assert len(calibrate(reference, "class").distributions) > 8
+    monkeypatch.setattr(calibration, "_PERTURBED_S", 0.0)
+    found = calibrate(reference, "class")
+    assert 1 <= len(found.distributions) <= 1 + calibration._LEAST_PERTURBED
+    assert any("kinds of perturbed inputs are tried" in note for note in found.notes)

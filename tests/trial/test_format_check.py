@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from problem import format_files as files
 from engine.domain.preparation import ClassErrors
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge import correctness_check
+from engine.trial.judge import correctness_check, devices
 from engine.trial.judge.calibration import calibrate
 from engine.trial.judge.correctness_check import try_trivial_models
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.format_check import format_verdict
+from engine.trial.judge.test_bed import TestBed as Bed
 
 STRICT, LOOSE = ClassErrors(1e-6, 1e-6), ClassErrors(0.5, 0.5)
 PROPERTY = files.REFERENCE_PY.replace(
@@ -99,3 +101,104 @@ def test_a_trivial_model_must_pass_the_tasks_check_too_where_several_answers_are
     assert not any(one.passed for one in try_trivial_models(reference, calibration))
     monkeypatch.setattr(correctness_check, "refuses", lambda *_: False)
     assert any(one.passed for one in try_trivial_models(reference, calibration))
+
+
+QR = (
+    files.REFERENCE_PY[: files.REFERENCE_PY.index("def generate_input")]
+    + """
+def generate_input(n: int, seed: int, kind: str = "flat") -> input_t:
+    gen = torch.Generator(device="cuda")
+    gen.manual_seed(seed)
+    return torch.randn(4, n, n, device="cuda", generator=gen)
+
+
+def ref_kernel(data: input_t) -> output_t:
+    return torch.geqrf(data)
+
+
+def check_implementation(data, output):
+    a, (h, tau) = data, output
+    if not all(bool(t.isfinite().all()) for t in (h, tau)):
+        return False, "not finite"
+    q = torch.linalg.householder_product(h, tau).double()
+    apart = (q @ torch.triu(h).double() - a.double()).abs().amax()
+    turned = (q.mT @ q - torch.eye(q.shape[-1], device=a.device, dtype=torch.float64)).abs().amax()
+    good = bool(apart <= 1e-4 * a.abs().amax()) and bool(turned <= 1e-4)
+    return good, "" if good else "Q R is not A"
+"""
+)
+
+
+def turned(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The compact factors of ``a`` with another sign in one reflection: as right as LAPACK's."""
+    h, _ = torch.geqrf(a)
+    x = a[:, :, 0].double()
+    beta = -torch.sign(torch.diagonal(h, dim1=1, dim2=2)[:, 0].double()) * x.norm(dim=1)
+    v = x.clone()
+    v[:, 0] -= beta
+    v = v / v[:, :1]
+    scale = 2 / (v * v).sum(1)
+    rest = a.double() - scale[:, None, None] * v[:, :, None] * (v[:, None, :] @ a.double())
+    inner, others = torch.geqrf(rest[:, 1:, 1:].float())
+    out = rest.float()
+    out[:, 1:, 1:], out[:, 1:, 0] = inner, v[:, 1:].float()
+    return out.contiguous(), torch.cat([scale[:, None].float(), others], 1)
+
+
+@pytest.fixture
+def factored(tmp_path: Path) -> Iterator[Bed]:
+    task = files.TASK.replace('"n": 8, "kind": "flat", "seed": 1', '"n": 12, "kind": "flat", "seed": 1')
+    reference, *_ = opened(files.write_kernelbot(tmp_path, task, QR))
+    bed = Bed(reference, calibrate(reference, "class"), devices.describe("cpu"), slots=1)
+    bed.turn_to("kernel")
+    yield bed
+    bed.close()
+
+
+def test_a_factorisation_is_found_to_have_several_right_answers(factored: Bed) -> None:
+    """Also where float64 agrees on the problem's own inputs: it differs there now and then, where a pivot is next to zero."""
+    assert factored.calibration.several
+    assert factored.calibration.float64_tells
+    assert any("check_implementation" in note for note in factored.calibration.notes)
+    assert not any(one.passed for one in try_trivial_models(factored.reference, factored.calibration))
+
+
+def test_an_answer_that_differs_from_float64_s_is_right_if_the_checker_accepts_it(factored: Bed) -> None:
+    factored.refill(0)
+    (a,) = factored._given(0)
+    for outputs, words in ((torch.geqrf(a), ""), (turned(a), "the format's checker accepts it")):
+        found = factored.check(0, taken=list(outputs))
+        assert found.ruling.passed, found.ruling.errors.flaw
+        assert words in found.ruling.caveat
+    stale = factored.reference.call(factored.draw_weights(), (torch.randn_like(a),))
+    found = factored.check(0, taken=list(stale))
+    assert not found.ruling.passed
+    assert "check_implementation refuses the output: Q R is not A" in found.ruling.errors.flaw
+
+
+def test_an_answer_that_is_unique_is_compared_with_float64_only(tmp_path: Path) -> None:
+    reference, *_ = opened(files.write_kernelbot(tmp_path, reference=PROPERTY))
+    assert not calibrate(reference, "class").several
+
+
+def test_where_float64_tells_nothing_the_checker_is_asked_on_every_call(tmp_path: Path) -> None:
+    reference, *_ = opened(files.write_kernelbot(tmp_path, reference=SIGNS))
+    calibration = calibrate(reference, "class")
+    assert calibration.several == "own"
+    assert not calibration.float64_tells
+    assert calibration.distributions == ("own",)
+    bed = Bed(reference, calibration, devices.describe("cpu"), slots=1)
+    bed.turn_to("kernel")
+    bed.refill(0)
+    right = bed.reference.call(bed.draw_weights(), bed._given(0))
+    assert bed.check(0, taken=right).ruling.passed
+    assert bed.check(0, taken=[-right[0]]).ruling.passed
+    for wrong in (right[0] * 0.9, right[0].flip(0)):
+        assert not bed.check(0, taken=[wrong]).ruling.passed
+    bed.close()
+
+
+def test_a_comparison_with_eager_stays_one(tmp_path: Path) -> None:
+    """The policies of other projects are theirs."""
+    reference, *_ = opened(files.write_kernelbot(tmp_path, reference=SIGNS))
+    assert not calibrate(reference, "crfm").several

@@ -132,3 +132,35 @@ def test_baselines_are_called_in_samples_and_not_in_audits(judged: bool, monkeyp
     assert sum(names == everyone for names, held in called if held) >= 6
     assert {frozenset(names) for names, held in called if not held} == ({frozenset({KERNEL, NULL})} if judged else set())
     assert set(found.audits) == ({KERNEL, NULL} if judged else set())
+
+
+@pytest.mark.parametrize(
+    ("eager_s", "kernel_s", "samples", "most_perturbed"),
+    [(0.2, 0.2, 6, 3), (2.0, 2.0, 2, 1), (0.2, 2.0, 6, 3), (2.0, 0.2, 2, 1)],
+)
+def test_fewer_calls_are_made_where_the_baselines_take_seconds(
+    eager_s: float, kernel_s: float, samples: int, most_perturbed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One warm-up, two samples and one perturbed call in a pair. A kernel that waits does not save itself checks."""
+    called: list[set[str]] = []
+
+    def sample(_: object, contest: Contestants, *__: object) -> tuple[dict[str, Timing], list[object]]:
+        called.append(set(contest.everyone()))
+        took = {"eager": eager_s, KERNEL: kernel_s, NULL: 1e-5}
+        return {name: Timing(took[name] * 1e6, took[name] * 1e6, 0.0) for name in contest.everyone()}, []
+
+    monkeypatch.setattr(interleaving, "_sample", sample)
+    calibration = SimpleNamespace(distributions=(OWN, "x64", "ties", "zeros", "spiked"))
+    bed = SimpleNamespace(slots=8, calibration=calibration, draw=lambda *_: None, release=lambda *_: None)
+    runner = SimpleNamespace(has_run=False)
+    contest = Contestants({KERNEL: runner}, {"eager": runner}, {NULL: runner}, {KERNEL: "plan"})
+    quiet = SimpleNamespace(begin=lambda: None, is_present=lambda: False)
+    for seed in range(20):
+        called.clear()
+        setup = PairSetup(lambda: None, None, quiet, random.Random(seed), lambda: 0.0)
+        found = interleaving.run_pair(bed, contest, 6, setup, CheckTally())
+        assert len(found.kernel) >= samples
+        assert len(found.kernel) <= samples or eager_s < 1
+        first = called.index({KERNEL, "eager", NULL})
+        second = called.index({KERNEL, "eager", NULL}, first + 1)
+        assert called[second:].count({KERNEL}) <= most_perturbed

@@ -165,8 +165,8 @@ def test_the_naive_port_is_verified_every_time(tmp_path: Path) -> None:
     async def judge() -> list[object]:
         bench = TrialBench(Assignment(problem, problem.workloads[0], "cpu"), lambda _: "")
         try:
-            _, signature = await bench.describe()
-            code = naive(await bench.graph(), signature, Dialect.CPP, Contract.HOST)  # type: ignore[arg-type]
+            (traced,) = await bench.traced()
+            code = naive(traced.graph, traced.signature, Dialect.CPP, Contract.HOST)  # type: ignore[arg-type]
             assert isinstance(code, str), code
             spec = KernelSpec("naive.cpp", code, Dialect.CPP, Contract.HOST, {})
             return [await bench.verify_kernel(spec, lambda _: None) for _ in range(5)]

@@ -8,8 +8,10 @@ before it rejects. The result is a tolerance policy.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -29,7 +31,8 @@ from engine.trial.judge.cases import (
     output_names,
 )
 from engine.trial.judge.comparison import compare
-from engine.trial.judge.perturbations import OWN, PERTURBATIONS, TYING, WIDE_ONLY
+from engine.trial.judge.format_check import decides, several_right
+from engine.trial.judge.perturbations import OWN, PERTURBATIONS, TYING, WIDE_ONLY, ZERO_SLICES
 from engine.trial.judge.preparation_cache import KeptCalibration
 from engine.trial.judge.ties import IndexTrace
 from engine.trial.judge.tolerance import HOPELESS, Policy, error_limit, make_policy
@@ -48,6 +51,14 @@ _LARGE_REL_FRO = 1e-5
 """The same for inputs of about 1000: half a unit in their last place is 3e-5, and an exponential makes it a relative error of
 the output. fp32 allows ten times this."""
 
+_SLOW_S = 5.0
+"""A case that takes longer is not repeated with another seed."""
+_PERTURBED_S = 20.0
+"""Seconds for the perturbed inputs, and the fewest kinds that are tried whatever they take."""
+_LEAST_PERTURBED = 4
+_RANK_DEFICIENT = 6
+"""Further cases of zero slices where a format's checker may decide: in some of them rounding decides no pivot."""
+
 _USUAL = {PrecisionClass.FP32: 1e-3, PrecisionClass.TF32: 2e-2, PrecisionClass.HALF: 5e-2}
 """Errors of a class up to this are arithmetic's; larger ones are looked into."""
 
@@ -59,6 +70,14 @@ class Calibration:
     policy: Policy
     distributions: tuple[str, ...]
     notes: tuple[str, ...]
+    several: str = ""
+    """The inputs on which the format's checker accepted two outputs that differ by more than rounding (``several_right``), if
+    there are any. Then the checker decides where an output differs from float64's, on every call."""
+
+    @property
+    def float64_tells(self) -> bool:
+        """Whether float64 tells right outputs on the problem's own inputs from wrong ones."""
+        return not self.several or self.policy.limit(OWN).rel_fro <= HOPELESS
 
     @property
     def judges_perturbed(self) -> bool:
@@ -84,7 +103,7 @@ def calibrate(reference: Reference, tolerance: str, main: Calibration | None = N
 
 def keep_calibration(reference: Reference, found: Calibration) -> KeptCalibration:
     """A calibration as it is cached."""
-    return KeptCalibration(found.policy.classes, found.notes, keeps_constants=not reference.constants)
+    return KeptCalibration(found.policy.classes, found.notes, not reference.constants, found.several)
 
 
 def restore(reference: Reference, tolerance: str, kept: KeptCalibration) -> Calibration:
@@ -92,31 +111,24 @@ def restore(reference: Reference, tolerance: str, kept: KeptCalibration) -> Cali
     if kept.keeps_constants:
         reference.keep_constants()
     policy = make_policy(tolerance, default_class(reference), kept.classes, output_dtype(reference))
-    return Calibration(policy, tuple(kept.classes), kept.notes)
+    return Calibration(policy, tuple(kept.classes), kept.notes, kept.several)
+
+
+@dataclass(slots=True)
+class _OwnCases:
+    """What the reference shows on the problem's own inputs."""
+
+    classes: dict[str, ClassErrors] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    several: str = ""
+    seconds: float = 0.0
+    """How long the last case took."""
 
 
 def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -> Calibration:
-    default = default_class(reference)
-    every = (PrecisionClass.FP32, PrecisionClass.TF32, PrecisionClass.HALF)
-    notes: list[str] = []
-    own: dict[str, ClassErrors] = {}
-    dtype = output_dtype(reference)
-    least = _least_errors(reference, dtype)
-    for trial in range(_SEEDS):
-        case = make_case(reference, OWN)
-        if trial == 0 and reference.has_random_outputs(case.model, case.inputs):
-            raise ProblemError(
-                f"{reference.problem.name}: the reference's output depends on random numbers drawn in forward, no kernel can "
-                "match it: remove the dropout, or switch it to eval mode"
-            )
-        notes += [case.note] if case.note else []
-        found = class_errors(reference, case, every)
-        if trial == 0 and default.value in found:
-            _check_repeatable(reference, case, found[default.value].rel_fro, default)
-        for name, errors in found.items():
-            known = own.get(name, least)
-            own[name] = known.wider(errors)
-        del case  # its tensors must not lie beside the next case's
+    default, dtype = default_class(reference), output_dtype(reference)
+    found = _own_cases(reference, default, main)
+    own, notes = found.classes, found.notes
     if dtype.is_floating_point and default.value not in own:
         raise ProblemError(
             f"{reference.problem.name}: the reference's {default.value} and float64 outputs are not finite at the same "
@@ -127,11 +139,57 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
     classes = {OWN: own}
     policy = make_policy(tolerance, default, classes, dtype)
     allowed = policy.allowed if not policy.against_eager else default  # type: ignore[union-attr]
-    if main is None and not policy.against_eager:
-        classes |= _perturbed_errors(reference, allowed, dtype, own)
+    several = "" if policy.against_eager else found.several
+    if main is None and not policy.against_eager and not (several and policy.limit(OWN).rel_fro > HOPELESS):
+        chosen = _affordable(_candidates(reference), found)
+        perturbed, found_on = _perturbed_errors(reference, allowed, dtype, own, chosen)
+        classes |= perturbed
+        several = several or found_on
+    if several:
+        notes.append(_decided_by(reference, several))
     # The reference's notes are complete only after it was called.
     distinct_notes = tuple(dict.fromkeys((*reference.notes, *notes)))
-    return Calibration(make_policy(tolerance, default, classes, dtype), tuple(classes), distinct_notes)
+    return Calibration(make_policy(tolerance, default, classes, dtype), tuple(classes), distinct_notes, several)
+
+
+def _own_cases(reference: Reference, default: PrecisionClass, main: Calibration | None) -> _OwnCases:
+    """The errors on two cases; on one where that takes long: a verdict consults the reference again before it rejects."""
+    every = (PrecisionClass.FP32, PrecisionClass.TF32, PrecisionClass.HALF)
+    least = _least_errors(reference, output_dtype(reference))
+    known = _OwnCases(several=main.several if main is not None else "")
+    for trial in range(_SEEDS):
+        began = time.monotonic()
+        case = make_case(reference, OWN)
+        if trial == 0 and reference.has_random_outputs(case.model, case.inputs):
+            raise ProblemError(
+                f"{reference.problem.name}: the reference's output depends on random numbers drawn in forward, no kernel can "
+                "match it: remove the dropout, or switch it to eval mode"
+            )
+        known.notes += [case.note] if case.note else []
+        found = class_errors(reference, case, every)
+        if not known.several and default.value in found and several_right(reference, case, found[default.value]):
+            known.several = OWN
+        if trial == 0 and default.value in found:
+            _check_repeatable(reference, case, found[default.value].rel_fro, default)
+        for name, errors in found.items():
+            known.classes[name] = known.classes.get(name, least).wider(errors)
+        del case  # its tensors must not lie beside the next case's
+        known.seconds = time.monotonic() - began
+        if known.seconds > _SLOW_S:
+            break
+    return known
+
+
+def _affordable(names: Sequence[str], found: _OwnCases) -> list[str]:
+    """The perturbations to try: all of them, or as many as fit ``_PERTURBED_S``, chosen at random; a note says so."""
+    most = max(_LEAST_PERTURBED, int(_PERTURBED_S / max(found.seconds, 1e-3)))
+    if most >= len(names):
+        return list(names)
+    found.notes.append(
+        f"a case takes the reference {found.seconds:.0f} s: {most} of {len(names)} kinds of perturbed inputs are tried"
+    )
+    chosen = set(random.SystemRandom().sample(list(names), most))
+    return [name for name in names if name in chosen]
 
 
 def _check_repeatable(reference: Reference, case: Case, error: float, default: PrecisionClass) -> None:
@@ -155,23 +213,51 @@ def _least_errors(reference: Reference, dtype: torch.dtype) -> ClassErrors:
 
 
 def _perturbed_errors(
-    reference: Reference, allowed: PrecisionClass, dtype: torch.dtype, own: Mapping[str, ClassErrors]
-) -> dict[str, dict[str, ClassErrors]]:
+    reference: Reference, allowed: PrecisionClass, dtype: torch.dtype, own: Mapping[str, ClassErrors], names: Sequence[str]
+) -> tuple[dict[str, dict[str, ClassErrors]], str]:
     """Errors on perturbed inputs, for the distributions that discriminate. Never below those on the problem's own inputs.
+
+    Also the distribution on which several outputs were found to be right, if any: rank-deficient inputs are tried repeatedly.
 
     (On inputs scaled down until only a bias is left, a library that adds it last is nearly exact; another order of summation is
     not.)
     """
     found: dict[str, dict[str, ClassErrors]] = {}
+    several = ""
     wanted = tuple(dict.fromkeys((PrecisionClass.FP32, allowed)))
-    for name in _candidates(reference):
-        try:
-            errors = class_errors(reference, make_case(reference, name), wanted)
-        except ProblemError:
-            continue
+    for name in names:
+        errors, both_right = _perturbed_case(reference, name, wanted)
+        several = several or (name if both_right else "")
         if allowed.value in errors and error_limit(allowed, errors, dtype).rel_fro <= HOPELESS:
             found[name] = {known: _with_more_room(here, dtype).wider(own.get(known, here)) for known, here in errors.items()}
-    return _with_common_limits(found, dtype)
+    tries = _RANK_DEFICIENT if decides(reference) and len(names) > _LEAST_PERTURBED else 0
+    while tries and not several:
+        tries -= 1
+        several = ZERO_SLICES if _perturbed_case(reference, ZERO_SLICES, wanted)[1] else ""
+    return _with_common_limits(found, dtype), several
+
+
+def _perturbed_case(
+    reference: Reference, name: str, wanted: tuple[PrecisionClass, ...]
+) -> tuple[Mapping[str, ClassErrors], bool]:
+    """The errors on one case, none where the reference fails; and whether it shows that several outputs are right."""
+    try:
+        case = make_case(reference, name)
+        errors = class_errors(reference, case, wanted)
+        last = wanted[-1].value
+        return errors, last in errors and several_right(reference, case, errors[last])
+    except ProblemError:
+        return {}, False
+
+
+def _decided_by(reference: Reference, distribution: str) -> str:
+    declared = reference.problem.origin_format
+    assert declared is not None, "it has the checker"
+    where = "the problem's own inputs" if distribution == OWN else f"perturbed inputs ({distribution})"
+    return (
+        f"several outputs are right: on {where} {declared.checker} accepts outputs that differ by more than rounding; "
+        "it decides on every call where an output differs from float64's"
+    )
 
 
 def _with_common_limits(found: dict[str, dict[str, ClassErrors]], dtype: torch.dtype) -> dict[str, dict[str, ClassErrors]]:

@@ -40,6 +40,13 @@ class PerturbedCalls:
         """The distribution of the next call's inputs; ``None`` for an ordinary sample."""
         return self._remaining.pop() if self._remaining else None
 
+    def keep_at_most(self, count: int) -> None:
+        """Leave out perturbed calls to come beyond ``count``."""
+        for place, kind in enumerate(self._remaining):
+            if kind is not None:
+                count -= 1
+                self._remaining[place] = kind if count >= 0 else None
+
     @property
     def remain(self) -> bool:
         """Whether there are perturbed calls to come."""

@@ -54,7 +54,7 @@ def _of_outputs(reference: Reference, calibration: Calibration) -> tuple[Trivial
     for name, model in _MODELS.items():
         outputs = [model(e, o, d) for e, o, d in zip(expected, elsewhere, dtypes, strict=True)]
         ruling = policy.rule(outputs, expected, output_names(reference), OWN)
-        passed = ruling.passed and not refuses(reference, case.inputs, outputs)
+        passed = (ruling.passed or bool(calibration.several)) and not refuses(reference, case.inputs, outputs)
         rows.append(TrivialModel(name, passed, ruling.errors.rel_fro))
         del outputs  # before the next model's are made
     return tuple(rows)
@@ -70,7 +70,8 @@ def _of_inputs(reference: Reference, calibration: Calibration, distribution: str
     right = _eager_or_exact(reference, case, calibration.policy)
     echo = _echo(case, right, _output_dtypes(reference))
     ruling = calibration.policy.rule(echo, right, output_names(reference), distribution)
-    return TrivialModel(ECHO, ruling.passed and not refuses(reference, case.inputs, echo), ruling.errors.rel_fro)
+    passed = (ruling.passed or bool(calibration.several)) and not refuses(reference, case.inputs, echo)
+    return TrivialModel(ECHO, passed, ruling.errors.rel_fro)
 
 
 def _output_dtypes(reference: Reference) -> list[torch.dtype]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +13,15 @@ from engine.domain.model import FailureKind
 from engine.domain.preparation import ClassErrors
 from engine.domain.problem_format import FormatTolerance, FormatVerdict
 from engine.problem.reference import Reference
+from engine.trial.judge.cases import Case
+from engine.trial.judge.comparison import NO_ERROR, Errors
 from engine.trial.judge.failures import TrialFailed
+from engine.trial.judge.tolerance import CheckResult
 
 _LONGEST = 200
 _BLOCK = 1 << 22
+_APART = 0.25
+"""Errors above this are none of rounding: of a whole output, or of one element in units of its scale."""
 
 
 def format_verdict(
@@ -55,14 +61,52 @@ def decides(reference: Reference) -> bool:
     return declared is not None and bool(declared.checker) and not declared.unique
 
 
+def several_right(reference: Reference, case: Case, errors: ClassErrors) -> bool:
+    """Whether the format accepts both of the reference's outputs on a case, in its own arithmetic and in float64, although they
+    differ by more than rounding explains. ``errors``: how they differ.
+
+    Then a comparison with one of them cannot tell whether an output is right: a pivot next to zero decides a sign.
+    """
+    if not decides(reference) or case.note or max(errors.rel_fro, errors.max_scaled) <= _APART:
+        return False
+    own = reference.call(case.model, case.inputs)
+    exact = [e.to(o.dtype) for e, o in zip(case.expected, own, strict=True)]
+    return not refuses(reference, case.inputs, own) and not refuses(reference, case.inputs, exact)
+
+
+def ruling_of_several(
+    reference: Reference, model: nn.Module, inputs: tuple[object, ...], outputs: Sequence[Tensor],
+    compared: Callable[[], CheckResult], *, own: bool,
+) -> CheckResult | None:  # fmt: skip
+    """The ruling where several outputs are right: the checker must accept them, and decides where they differ from float64's.
+
+    ``compared`` compares them with float64's. ``None`` where the checker refuses the reference's own
+    output too, as it may on perturbed inputs: then float64 decides. ``own``: the inputs are the problem's own.
+    """
+    if refused := refusal(reference, inputs, outputs):
+        if not own and refuses(reference, inputs, reference.call(model, inputs)):
+            return None
+        return CheckResult(Errors(math.inf, math.inf, math.inf, refused), passed=False)
+    found = compared()
+    if found.passed or found.errors.flaw:
+        return found
+    return CheckResult(NO_ERROR, True, "an output differs from float64's, and the format's checker accepts it")
+
+
+def refusal(reference: Reference, inputs: tuple[object, ...], outputs: Sequence[Tensor]) -> str:
+    """Why the format's checker refuses ``outputs``; empty if it accepts them."""
+    declared = reference.problem.origin_format
+    assert declared is not None, "the format has a checker"
+    try:
+        passed, detail = reference.format_check(inputs, outputs)
+    except ProblemError as error:
+        passed, detail = False, str(error)
+    return "" if passed else f"{declared.name}'s {declared.checker} refuses the output: {detail[:_LONGEST]}"
+
+
 def refuses(reference: Reference, inputs: tuple[object, ...], outputs: Sequence[Tensor]) -> bool:
     """Whether the format's checker decides, and refuses ``outputs`` or raises on them."""
-    if not decides(reference):
-        return False
-    try:
-        return not reference.format_check(inputs, outputs)[0]
-    except ProblemError:
-        return True
+    return decides(reference) and bool(refusal(reference, inputs, outputs))
 
 
 def _matched(tolerance: FormatTolerance, output: Tensor, expected: Tensor) -> float:

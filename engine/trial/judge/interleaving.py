@@ -30,10 +30,12 @@ from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.timing import (
     BY_JUDGES_CLOCK,
     KERNEL,
+    SLOW_SAMPLES,
     WARM_UP,
     WARM_UP_AGAIN,
     PairTimes,
     columns,
+    is_slow,
     pair_times,
     undisturbed_rows,
     with_counted_times,
@@ -172,6 +174,7 @@ class _PairRun:
         self._turns, self._audit_turns, self._alone_turns = (CallOrder(setup.order) for _ in range(3))
         self._warm_up = contest.warm_up
         self._wanted = self._warm_up + samples
+        self._is_shortened, self._alone = False, 0
         distributions, most = (bed.calibration.distributions, perturbed) if contest.judged else ((), 0)
         self._others = PerturbedCalls(setup.order, distributions, self._wanted, most)
         self._others_tally = CheckTally(tally.trials)
@@ -209,6 +212,8 @@ class _PairRun:
             bed.draw(slot, kind or OWN)
         taken: dict[int, _Outputs] = {}
         for slot, kind in kinds.items():
+            if self._is_shortened and self._has_enough(kind):
+                continue
             bed.release(slot)
             taken[slot] = self._call(slot) if kind is None else self._call_alone(slot)
         for slot, each in taken.items():
@@ -223,10 +228,23 @@ class _PairRun:
         row, taken = self._take(contest, self._order(slot), turns)
         self._setup.monitor.sample()
         (self._audits if audit else self._rows).append(row)
+        if len(self._rows) == _SHOWN and not audit and is_slow(row, self._contest.baselines):
+            self._shorten()
         return taken
+
+    def _shorten(self) -> None:
+        """Make fewer calls: each takes seconds."""
+        self._warm_up, self._samples, self._is_shortened = 1, min(self._samples, SLOW_SAMPLES), True
+        self._wanted = self._warm_up + self._samples
+        self._others.keep_at_most(1)
+
+    def _has_enough(self, kind: str | None) -> bool:
+        """Whether a shortened pair needs no further call on such inputs."""
+        return self._alone >= 1 if kind is not None else len(self._rows) >= self._wanted
 
     def _call_alone(self, slot: int) -> _Outputs:
         """A call of the judged kernels only, on perturbed inputs: it is no sample."""
+        self._alone += 1
         return self._take(self._contest.judged_alone(), self._order(slot), self._alone_turns)[1]
 
     def _is_audit(self) -> bool:
@@ -269,6 +287,8 @@ def _find_culprit(bed: TestBed, contest: Contestants, slot: int) -> str:
     return ""
 
 
+_SHOWN = 2
+"""Samples after which a slow problem is known: the first call may load libraries or compile."""
 _ALONE = 2
 """Calls of each kernel alone, to find the one that failed."""
 _PATIENCE = 3

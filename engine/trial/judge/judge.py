@@ -30,13 +30,14 @@ from engine.trial.judge.contention import ContentionMonitor, OtherWork
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.host_client import Host
 from engine.trial.judge.interleaving import HOT, CacheFlush, Contestants, PairSetup, Probe
+from engine.trial.judge.measurement import by_workload
 from engine.trial.judge.memory_room import needs_of
 from engine.trial.judge.process_pairs import ProcessPairs
 from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.retrying import retried
 from engine.trial.judge.sustained_suite import SustainedSuite
 from engine.trial.judge.timing import KERNEL, PairTimes, raw
-from engine.trial.judge.workload_trial import JudgeTools, WorkloadTrial, by_workload
+from engine.trial.judge.workload_trial import JudgeTools, WorkloadTrial
 from engine.trial.protocol import (
     OTHER,
     Candidate,
@@ -112,6 +113,11 @@ class Judge:
     def reference(self) -> Reference:
         """The reference on the first workload."""
         return self._trials[0].reference
+
+    @property
+    def references(self) -> tuple[Reference, ...]:
+        """The reference on each workload."""
+        return tuple(trial.reference for trial in self._trials)
 
     @property
     def signatures(self) -> tuple[WorkloadSignatures, ...]:

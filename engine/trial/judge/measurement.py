@@ -68,3 +68,10 @@ class MeasurementReport:
         return Measurement(
             depth, median, len(times), processes, dict(ratios), speed_of_light, not doubts, lines, doubts=tuple(doubts)
         )
+
+
+def by_workload(names: Sequence[str], found: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Lines on each workload; in a suite each names its workload."""
+    if len(names) == 1:
+        return found[0]
+    return tuple(f"{name}: {line}" for name, lines in zip(names, found, strict=True) for line in lines)

@@ -14,7 +14,7 @@ import torch
 from engine.domain.mismatch import Mismatch, WrongElement
 from engine.domain.model import PrecisionClass
 from engine.domain.preparation import ClassErrors
-from engine.trial.judge.blocks import moments
+from engine.trial.judge.blocks import as_rows_of_bytes, in_blocks, moments
 from engine.trial.judge.comparison import Errors, compared_exactly, spread_of
 from engine.trial.judge.mismatch_patterns import PERIODS, Sums, WrongCounts, observations
 from engine.trial.judge.tolerance import ORDER, Policy, strictest_class
@@ -218,3 +218,25 @@ def _like(errors: Errors, classes: Mapping[str, ClassErrors], dtype: torch.dtype
 def on_holdout(found: Sequence[Mismatch]) -> tuple[Mismatch, ...]:
     """The evidence, marked as a hold-out shape's."""
     return tuple(replace(one, holdout=True) for one in found)
+
+
+def unwritten(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], names: Sequence[str], poison: int) -> str:
+    """A message on elements of a wrong output that still hold the poison; empty if there are none.
+
+    Right outputs can equal the poison (a byte of 0x5B, −1, NaN); they are not reported as unwritten.
+    """
+    for output, reference, name in zip(outputs, expected, names, strict=True):
+        if not output.numel():
+            continue
+        count, first, done = 0, -1, 0
+        for mine, wide in in_blocks(output, reference):
+            right = wide.to(mine.dtype)
+            untouched = (as_rows_of_bytes(mine) == poison).all(dim=1)
+            untouched &= (as_rows_of_bytes(mine) != as_rows_of_bytes(right)).any(dim=1) & ~(mine.isnan() & right.isnan())
+            if here := int(untouched.sum()):
+                first = done + int(torch.nonzero(untouched)[0]) if first < 0 else first
+                count += here
+            done += mine.numel()
+        if count:
+            return f"{name}: {count} of {output.numel()} elements not written, the first at {first}"
+    return ""

@@ -39,6 +39,8 @@ class KeptCalibration:
     notes: tuple[str, ...]
     keeps_constants: bool = False
     """Whether the reference fails with other constant parameters."""
+    several: str = ""
+    """As in ``calibration.Calibration``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ import torch
 
 from engine.domain.errors import DeviceError, EspalierError
 from engine.domain.model import Device
+from engine.problem.graph_ir import TracedShape
 from engine.problem.imports import without_collections
 from engine.problem.reference import Reference
 from engine.problem.reference_step import limit_steps
@@ -193,7 +194,7 @@ def _about_problem(judge: Judge, request: p.PlanRequest | p.TraceRequest) -> p.P
         return p.PlanReply(judge.memory_plans())
     from engine.problem import graph  # torch's decompositions take a moment to import, and a verdict needs none
 
-    return p.TraceReply(graph.trace_reference(judge.reference))
+    return p.TraceReply(tuple(TracedShape(r.signature(), graph.trace_reference(r)) for r in judge.references))
 
 
 def _about_device(request: p.DeviceRequest | p.PeaksRequest) -> p.DeviceReply | p.PeaksReply:

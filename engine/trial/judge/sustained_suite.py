@@ -13,9 +13,10 @@ from engine.domain.regimes import Regime
 from engine.trial.judge import stopping, sustained_times
 from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.interleaving import Contestants
+from engine.trial.judge.measurement import by_workload
 from engine.trial.judge.sustained_times import SustainedPair
 from engine.trial.judge.timing import KERNEL
-from engine.trial.judge.workload_trial import Say, TakePair, WorkloadTrial, by_workload
+from engine.trial.judge.workload_trial import Say, TakePair, WorkloadTrial
 from engine.trial.protocol import OTHER, Candidate, MeasureReply, SustainReply
 
 _Bounds = tuple[int, int] | None

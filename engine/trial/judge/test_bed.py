@@ -21,12 +21,13 @@ from engine.domain.model import Device, Operand, Role
 from engine.domain.problem_format import FormatVerdict
 from engine.problem.reference import Reference
 from engine.problem.values import tensors
-from engine.trial.judge.blocks import as_integers, as_rows_of_bytes, in_blocks
+from engine.trial.judge.blocks import as_integers
 from engine.trial.judge.calibration import Calibration
 from engine.trial.judge.cases import Case, ReferenceOnCase, fresh_seed, output_names
-from engine.trial.judge.format_check import format_verdict
+from engine.trial.judge.comparison import NO_ERROR
+from engine.trial.judge.format_check import format_verdict, ruling_of_several
 from engine.trial.judge.guards import PATTERN, Guards
-from engine.trial.judge.mismatch_tally import evidence
+from engine.trial.judge.mismatch_tally import evidence, unwritten
 from engine.trial.judge.perturbations import OWN, perturb, swap_few, with_swaps
 from engine.trial.judge.runner_memory import Outputs
 from engine.trial.judge.taken_outputs import Left, OutputTaker, Taken
@@ -271,18 +272,35 @@ class TestBed:
     def check(self, slot: int, distribution: str = OWN, taken: Taken | None = None) -> Findings:
         """Judge the outputs of ``slot``, as they were ``taken`` right after the call, its guard regions and its inputs."""
         self.let_go(slot)
-        expected = self.expected(slot)
         copied = None if isinstance(taken, Left) else taken
         actual = self.outputs(slot) if copied is None else [o.to(self.reference.device) for o in copied]
+        early = self._ruled_by_format(slot, distribution, actual, compares=taken is None)
+        if early is not None and early.passed:
+            return Findings(early, self._flaw(slot, taken))
+        expected = self.expected(slot)
         case_reference = ReferenceOnCase(self.reference, Case(self.draw_weights(), lambda: self._given(slot), expected))
-        ruling = self.calibration.policy.rule(actual, expected, self._names, distribution, case_reference)
+        ruling = early or self.calibration.policy.rule(actual, expected, self._names, distribution, case_reference)
         if not ruling.passed:
             ruling = replace(ruling, evidence=self._evidence(ruling, actual, expected, distribution, self._poison[slot]))
-            if flaw := self._unwritten(actual, expected, self._poison[slot]):
+            if flaw := unwritten(actual, expected, self._names, self._poison[slot]):
                 ruling = replace(ruling, errors=replace(ruling.errors, flaw=flaw))
-        if self.have_changed(slot, taken):
-            return Findings(ruling, "its outputs changed after the call")
-        return Findings(ruling, self._violation(slot))
+        return Findings(ruling, self._flaw(slot, taken))
+
+    def _ruled_by_format(
+        self, slot: int, distribution: str, actual: Sequence[torch.Tensor], *, compares: bool
+    ) -> CheckResult | None:
+        """``ruling_of_several``; ``None`` where one output is right. ``compares``: also with a float64 that tells nothing."""
+        calibration = self.calibration
+        if not calibration.several:
+            return None
+
+        def compared() -> CheckResult:
+            if not (compares or calibration.float64_tells):
+                return CheckResult(NO_ERROR, passed=True)
+            return calibration.policy.rule(actual, self.expected(slot), self._names, distribution)
+
+        model, given = self.draw_weights(), self._given(slot)
+        return ruling_of_several(self.reference, model, given, actual, compared, own=distribution == OWN)
 
     def format_verdict(self, slot: int) -> FormatVerdict | None:
         """What the problem's own format says about the outputs of ``slot``. Raises what ``format_check`` raises."""
@@ -301,28 +319,10 @@ class TestBed:
         limit = ruling.limit or policy.limit(distribution)
         return evidence(policy, ruling.errors, limit, outputs, expected, self._names, policy.classes[distribution], poison)
 
-    def _unwritten(self, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], poison: int) -> str:
-        """A message on elements of a wrong output that still hold the poison; empty if there are none.
-
-        Right outputs can equal the poison (a byte of 0x5B, −1, NaN); they are not reported as unwritten.
-        """
-        for output, reference, name in zip(outputs, expected, self._names, strict=True):
-            if not output.numel():
-                continue
-            count, first, done = 0, -1, 0
-            for mine, wide in in_blocks(output, reference):
-                right = wide.to(mine.dtype)
-                untouched = (as_rows_of_bytes(mine) == poison).all(dim=1)
-                untouched &= (as_rows_of_bytes(mine) != as_rows_of_bytes(right)).any(dim=1) & ~(mine.isnan() & right.isnan())
-                if here := int(untouched.sum()):
-                    first = done + int(torch.nonzero(untouched)[0]) if first < 0 else first
-                    count += here
-                done += mine.numel()
-            if count:
-                return f"{name}: {count} of {output.numel()} elements not written, the first at {first}"
-        return ""
-
-    def _violation(self, slot: int) -> str:
+    def _flaw(self, slot: int, taken: Taken | None) -> str:
+        """The rule of the trial that a call broke; empty if it broke none."""
+        if self.have_changed(slot, taken):
+            return "its outputs changed after the call"
         if flaw := self.trespass(slot):
             return flaw
         arguments = self.reference.arguments(self.draw_weights(), self._given(slot))

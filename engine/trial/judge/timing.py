@@ -232,6 +232,19 @@ _PATIENCE_US = 1e6
 """Device time budget for the samples of one pair."""
 
 
+SLOW_US = 1e6
+"""From this time of the baselines' second call on, by the judge's clock, a pair has one warm-up, ``SLOW_SAMPLES`` and one
+perturbed call: what a first call costs, and what varies, is small beside it, and every call is also checked."""
+SLOW_SAMPLES = 2
+
+
+def is_slow(row: Mapping[str, Timing], baselines: Collection[str]) -> bool:
+    """Whether the problem is so slow that fewer calls are made. A kernel that waits must not save itself checks: the baselines
+    decide, and where there are none, the fastest kernel."""
+    names = [n for n in row if n in baselines] or [n for n in row if not is_null(n)]
+    return min(row[name].wall_us for name in names) >= SLOW_US
+
+
 def samples_for(pairs: Sequence[PairTimes], name: str) -> int:
     """Number of samples of the next pair, by the times so far; few for a slow kernel."""
     if not pairs:
