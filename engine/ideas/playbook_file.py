@@ -118,7 +118,7 @@ def read_playbook(problem: Path) -> PlaybookFile:
         ProposerError: it is malformed, or names an unreadable kernel file; the message has the file and the key.
     """
     file = problem / FOLDER / FILE
-    if not file.exists():
+    if not file.is_file():
         return PlaybookFile()
     try:
         written = strict_toml.decode(file.read_text(encoding="utf-8"), _Written)
@@ -145,7 +145,9 @@ class _KernelFiles:
         return {d: tuple(self._implementation(n, d, f"{where}, {d.value}") for n in ns) for d, ns in names.items() if ns}
 
     def _implementation(self, name: str, dialect: Dialect, where: str) -> PlaybookImplementation:
-        if Path(name).is_absolute() or ".." in Path(name).parts:
+        # Also through a link: the text of any file here would become a kernel, and part of a prompt.
+        inside = (self._folder / name).resolve().is_relative_to(self._folder.resolve())
+        if Path(name).is_absolute() or ".." in Path(name).parts or not inside:
             raise TomlError(f"{where}: {name!r} is outside the playbook's folder")
         if name not in self._read:
             try:

@@ -3,7 +3,8 @@
 Denied with ``EPERM``, for the judge, the hosts and every runner: tracing other processes, keys, BPF, perf counters,
 userfaultfd, io_uring, mounts, namespaces, kernel modules, the clock, System V and POSIX IPC that outlives its creator,
 scheduling and limits of other processes (a kernel that slows its host slows every later kernel), file leases (opening a
-leased file blocks), and timers with a descriptor (they interrupt others while their process is stopped). Sockets are limited to
+leased file blocks), timers with a descriptor (they interrupt others while their process is stopped) and asynchronous reads and
+writes (they go on while it is stopped). Sockets are limited to
 two families: others reach out of the sandbox, or keep the system working while every process is stopped. Torch, OpenMP and the
 CUDA driver need none of these. ``Party`` lists the exceptions. Available for x86-64 and 64-bit ARM; elsewhere there is no
 filter, and the session's notes say so.
@@ -34,7 +35,8 @@ DENIED: Mapping[str, tuple[int, int]] = {
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "process_madvise": (440, 440),
     "kcmp": (312, 272), "pidfd_getfd": (438, 438), "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218),
     "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "mount": (165, 40), "umount2": (166, 39),
+    "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "io_setup": (206, 0), "io_submit": (209, 2),
+    "mount": (165, 40), "umount2": (166, 39),
     "pivot_root": (155, 41), "move_mount": (429, 429), "open_tree": (428, 428), "fsopen": (430, 430), "fsconfig": (431, 431),
     "fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442), "chroot": (161, 51), "unshare": (272, 97),
     "setns": (308, 268), "open_by_handle_at": (304, 265), "kexec_load": (246, 104), "kexec_file_load": (320, 294),

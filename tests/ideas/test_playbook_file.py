@@ -48,6 +48,8 @@ def write(folder: Path, toml: str) -> Path:
     (playbook / "wide.cu").write_text(CUDA)
     (playbook / "bad.cpp").write_text("// @tune BLOCK = many\nvoid launch() {}\n")
     (playbook / "empty.cpp").write_text("")
+    (folder / "private.cpp").write_text(CPP)
+    (playbook / "linked.cpp").symlink_to(folder / "private.cpp")
     return folder
 
 
@@ -86,6 +88,7 @@ def _changed(old: str, new: str) -> str:
         (_changed('["naive.cpp"]', '["wide.cu"]'), "root, cpp: wide.cu is cuda, not cpp"),
         (_changed('["naive.cpp"]', '["../naive.cpp"]'), "is outside the playbook's folder"),
         (_changed('["naive.cpp"]', '["/etc/naive.cpp"]'), "is outside the playbook's folder"),
+        (_changed('["naive.cpp"]', '["linked.cpp"]'), "is outside the playbook's folder"),
         (_changed('["naive.cpp"]', '["bad.cpp"]'), "bad.cpp: line 1, column"),
         (_changed('["naive.cpp"]', '["empty.cpp"]'), "empty.cpp is empty"),
         (_changed('[root]\ncpp = ["naive.cpp"]', "root = 3"), "root: expected a table, got int"),

@@ -105,8 +105,19 @@ def attempt(host: Host, number: int, *arguments: int) -> int:
 
 @pytest.mark.parametrize(
     "name",
-    ["ptrace", "process_vm_readv", "bpf", "userfaultfd", "io_uring_setup", "mount", "unshare", "keyctl", "timerfd_create"],
-)
+    [
+        "ptrace",
+        "process_vm_readv",
+        "bpf",
+        "userfaultfd",
+        "io_uring_setup",
+        "io_submit",
+        "mount",
+        "unshare",
+        "keyctl",
+        "timerfd_create",
+    ],
+)  # fmt: skip
 def test_denied_calls_fail_in_a_runner(host: Host, name: str) -> None:
     assert COLUMN is not None
     assert attempt(host, seccomp.DENIED[name][COLUMN]) == errno.EPERM

@@ -83,6 +83,7 @@ class ModelNew(nn.Module):
 """,
 }
 WITHOUT_PARAMETERS = LEFT_OUT.replace("        self.norm = nn.BatchNorm1d(width)\n", "")
+OF_ANOTHER_SHAPE = LEFT_OUT.replace("return x ", "return x[:1] ")
 
 
 class Everything(nn.Module):
@@ -160,7 +161,9 @@ def verdicts(folder: Path, *kernels: str) -> list[object]:
 
 @pytest.mark.slow
 def test_modules_get_varied_constants(tmp_path: Path) -> None:
-    left_out, without, *honest = verdicts(tmp_path, LEFT_OUT, WITHOUT_PARAMETERS, *HONEST.values())
+    left_out, without, of_another_shape, *honest = verdicts(
+        tmp_path, LEFT_OUT, WITHOUT_PARAMETERS, OF_ANOTHER_SHAPE, *HONEST.values()
+    )
     assert isinstance(left_out, w.Failed)
     assert left_out.failure.kind is FailureKind.MISMATCH
     assert "right with the constructor's own: left out?" in left_out.failure.reason
@@ -168,6 +171,8 @@ def test_modules_get_varied_constants(tmp_path: Path) -> None:
     assert any("constant parameters were not varied" in line for line in without.verification.caveats)
     assert any("constant parameters were not varied" in line for line in without.screen.doubts)
     assert not without.screen.corroborated, "it may have left them out"
+    assert isinstance(of_another_shape, w.Failed), "its process has ended: the judge failed as it called it again"
+    assert "has shape" in of_another_shape.failure.reason
     for name, found in zip(HONEST, honest, strict=True):
         assert isinstance(found, w.Verified), (name, found)
         assert not any("constant parameters" in line for line in found.verification.caveats), name

@@ -125,7 +125,7 @@ def test_more_processor_time_than_the_cores_have_is_named(monkeypatch: pytest.Mo
     """A kernel's threads may move to cores that other workers measure on: no filter sees where."""
     monitor = ContentionMonitor("cpu")
     used = {"ns": 0}
-    monkeypatch.setattr(contention, "_processor_ns", lambda _: used["ns"])
+    monkeypatch.setattr(contention, "processor_ns", lambda _: used["ns"])
 
     def elsewhere(cores_busy: float) -> str:
         monitor.for_process(1).before()
@@ -143,13 +143,13 @@ def test_more_processor_time_than_the_cores_have_is_named(monkeypatch: pytest.Mo
 
 
 def test_processor_time_of_a_process_is_that_of_all_its_threads() -> None:
-    began = contention._processor_ns(os.getpid())
+    began = contention.processor_ns(os.getpid())
     thread = threading.Thread(target=lambda: sum(range(3_000_000)))
     thread.start()
     thread.join()
-    assert contention._processor_ns(os.getpid()) - began > 5_000_000
-    assert contention._processor_ns(None) < 0
-    assert contention._processor_ns(2**21 - 1) < 0
+    assert contention.processor_ns(os.getpid()) - began > 5_000_000
+    assert contention.processor_ns(None) < 0
+    assert contention.processor_ns(2**21 - 1) < 0
 
 
 @pytest.mark.parametrize(

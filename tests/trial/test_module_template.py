@@ -129,10 +129,14 @@ COMPLEX = torch.tensor([1 + 2j, 3 - 4j])
 
 
 @pytest.mark.parametrize(
-    "output", [COMPLEX.conj(), COMPLEX.conj().imag, torch._neg_view(COMPLEX.real.clone()), torch.rand(3, 4).t(), COMPLEX]
-)
+    "output",
+    [
+        COMPLEX.conj(), COMPLEX.conj().imag, torch._neg_view(COMPLEX.real.clone()), torch.rand(3, 4).t(), COMPLEX,
+        torch.nn.Parameter(torch.rand(3, 4).t()),
+    ],
+)  # fmt: skip
 def test_the_memory_of_an_output_holds_its_values(output: torch.Tensor) -> None:
     """The judge reads bytes: a conjugate or a negation that torch has put off is computed."""
-    plain = dense(output)
+    plain = dense(output).detach()
     memory = torch.frombuffer(bytearray(plain.untyped_storage().tolist()), dtype=plain.dtype, count=plain.numel())
     assert torch.equal(memory.view(output.shape), output.resolve_conj().resolve_neg())

@@ -111,16 +111,30 @@ class Replies:
 def test_a_burst_of_one_call_may_report_memory() -> None:
     """A slow module allocates while its outputs are held; its burst of one call was refused as forged on a GPU."""
     client = RunnerClient.__new__(RunnerClient)
-    client._host = SimpleNamespace(stop=lambda _: AllStopped(False), thaw=lambda _: None)
+    client._host = SimpleNamespace(stop=lambda _: AllStopped(False), resume=lambda *_, **__: None)
     client._runner = SimpleNamespace(
         channel=Replies(SegmentFreed(1 << 40), ClaimedTimes(10.0, 12.0, 0.0, outputs=(1 << 41,))), local_pid=None
     )
-    client._first_s = client._seconds = 5.0
+    client._first_s, client._seconds, client._has_children = 5.0, 5.0, False
     client._trusted, client.gate, client.checks_gated = False, SimpleNamespace(), True
     client._segments, client.held = Segments(), HeldOutputs()
     client._timing = lambda reply, *_: reply  # type: ignore[method-assign]
     assert client.call(RunKernel(0, calls=1)).device_us == 10.0
     assert client.delivered == DeviceOutputs(client._segments, (1 << 41,))
+
+
+@pytest.mark.parametrize(("trusted", "used_us", "fails"), [(False, 500.0, False), (False, 5000.0, True), (True, 5000.0, False)])
+def test_a_stopped_process_uses_no_processor_time(trusted: bool, used_us: float, fails: bool) -> None:
+    """A thread that closes gigabytes as it ends goes on after the stop signal, beside the baseline's call."""
+    client = RunnerClient.__new__(RunnerClient)
+    client._host = SimpleNamespace(used_since_stop_us=lambda _: used_us)
+    client._runner = SimpleNamespace(channel=Replies())
+    client._trusted, client.gate = trusted, None
+    if not fails:
+        assert client._at_rest() is client._runner.channel
+        return
+    with pytest.raises(TrialFailed, match="5 ms of processor time while stopped"):
+        client._at_rest()
 
 
 def header(means: Means, size: int) -> bytes:

@@ -322,7 +322,7 @@ def test_a_frozen_runner_does_not_run(bare: BareRunner) -> None:
     still = bare.values()[0]
     time.sleep(0.1)
     assert bare.values()[0] == still
-    bare.runner.thaw()
+    bare.runner._thaw_all()
     deadline = time.monotonic() + 10
     while bare.values()[0] == still and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -87,12 +87,12 @@ class ContentionMonitor:
         """Read the counters."""
         if self._watching:
             self._before = _read(self._process)
-            self._began_ns, self._used_ns = time.perf_counter_ns(), _processor_ns(self._process)
+            self._began_ns, self._used_ns = time.perf_counter_ns(), processor_ns(self._process)
 
     def after(self) -> None:
         """Compute what was lost and used since."""
         if self._watching:
-            used_ns = _processor_ns(self._process)
+            used_ns = processor_ns(self._process)
             there_ns = self._cores * (time.perf_counter_ns() - self._began_ns)
             used_us = (used_ns - self._used_ns) / 1e3 if min(used_ns, self._used_ns) >= 0 else 0.0
             self.share_used = max(0.0, used_us - _MORE_US) / (there_ns / 1e3)
@@ -111,7 +111,7 @@ class ContentionMonitor:
         return f"used {self.share_used:.2f} times the processor time of the {self._cores} cores that it was given"
 
 
-def _processor_ns(process: int | None) -> int:
+def processor_ns(process: int | None) -> int:
     """Processor time of all threads that a process has had, in nanoseconds; negative where unknown."""
     try:
         return time.clock_gettime_ns(~process << 3 | _PROCESS_CLOCK) if process is not None else -1

@@ -16,7 +16,7 @@ from engine.domain.errors import SandboxError
 from engine.sandbox import bubblewrap, python_process
 from engine.sandbox.supervisor import HostProcess, start_host
 from engine.trial.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout
-from engine.trial.judge.contention import find_local_pid
+from engine.trial.judge.contention import find_local_pid, processor_ns
 from engine.trial.messages import (
     NOBODY,
     AllStopped,
@@ -58,6 +58,8 @@ class Host:
         self._process: subprocess.Popen[bytes] | HostProcess | None = None
         self._channel: Channel | None = None
         self._up = False
+        self._used_ns: dict[int, int] = {}
+        """Runner → its processor time when it had stopped, until it may run again."""
 
     def launch(self) -> None:
         """Start it without waiting for it; idempotent."""
@@ -155,23 +157,39 @@ class Host:
         """``freeze``, and whether every process has stopped; processes that wake each other never do."""
         reply = self._ask(Stop(runner.pid))
         assert isinstance(reply, AllStopped | StillRunning)
+        self._used_ns[runner.pid] = processor_ns(runner.local_pid)
         return reply
+
+    def used_since_stop_us(self, runner: RunnerHandle) -> float:
+        """Processor time of a runner since ``stop``; 0 where that is unknown, or it may have run since."""
+        before, now = self._used_ns.get(runner.pid, -1), processor_ns(runner.local_pid)
+        return (now - before) / 1e3 if min(before, now) >= 0 else 0.0
+
+    def resume(self, runner: RunnerHandle, *, children: bool) -> None:
+        """Resume a runner for a call; ``children``: whether there are processes that are no runners. The others stay frozen."""
+        self._used_ns.pop(runner.pid, None)
+        if runner.local_pid is None:
+            self.thaw(runner)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(runner.local_pid, signal.SIGCONT)
+        if children:
+            self._ask(ThawChildren())
 
     def thaw(self, runner: RunnerHandle) -> None:
         """Resume a runner; the others of this host stay frozen."""
+        self._used_ns.pop(runner.pid, None)
         self._ask(Thaw(runner.pid))
-
-    def thaw_children(self, _: RunnerHandle) -> None:
-        """Resume every process that is not a runner."""
-        self._ask(ThawChildren())
 
     def thaw_all(self, _: RunnerHandle) -> None:
         """Resume every runner: they get ready in parallel."""
+        self._used_ns.clear()
         self._ask(Thaw(NOBODY))
 
     def reap(self, runner: RunnerHandle) -> RunnerEnded:
         """Kill a runner and everything it left behind. A host that does not reply is killed too."""
         runner.channel.close()
+        self._used_ns.pop(runner.pid, None)
         try:
             reply = self._ask(Reap(runner.pid))
         except SandboxError:
@@ -196,6 +214,7 @@ class Host:
         if self._channel is not None:
             self._channel.close()
         process, self._process, self._channel, self._up = self._process, None, None, False
+        self._used_ns.clear()
         if process is None:
             return
         _kill(process)

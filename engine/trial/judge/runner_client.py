@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -15,7 +13,7 @@ from msgspec.structs import replace
 
 from engine.domain.errors import DeviceError, SandboxError
 from engine.domain.model import FailureKind
-from engine.trial.channel import ChannelClosed, ChannelGarbled, ChannelTimeout
+from engine.trial.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout
 from engine.trial.judge import failures
 from engine.trial.judge.call_times import CallHook, During, Timing, claim_flaw
 from engine.trial.judge.gate import ARMING_S, DeviceGate, DeviceOutputs, Segments
@@ -42,6 +40,9 @@ from engine.trial.messages import (
 from engine.trial.shared.arena import close_descriptors
 
 _CONTEXT_S = 60.0
+_MOST_AT_REST_US = 2000.0
+"""Processor time of a stopped process. A thread that has begun to end does not stop: that takes some 20 µs, unless it closes
+gigabytes in memory, which would slow whoever is called next."""
 _FIRST = 3.0
 """Factor on the time limit of a module's first call, in which it may compile."""
 
@@ -175,14 +176,12 @@ class RunnerClient:
 
         The order is sent before the runner is resumed: none of its processes runs before its time is taken.
         """
-        assert self._runner is not None
-        if self._runner.channel.waiting():
-            raise self._out_of_turn()
+        channel = self._at_rest()
         for hook in hooks:
             hook.before()
         start = time.perf_counter_ns()
         self._order(order)
-        if during is not None and not self._runner.channel.waiting(during.after_s):
+        if during is not None and not channel.waiting(during.after_s):
             during.act()
         # A module may report memory: its calls that are not gated are bursts, be it of one call.
         reply = self._gated_reply(time.monotonic() + self._first_s) if self.checks_gated else self._receive(self._first_s)
@@ -193,6 +192,16 @@ class RunnerClient:
             hook.after()
         return self._ended(reply, wall)
 
+    def _at_rest(self) -> Channel:
+        """Its channel, if it has sent nothing and worked no more since it was stopped. Raises TrialFailed."""
+        assert self._runner is not None
+        if self._runner.channel.waiting():
+            raise self._out_of_turn()
+        judged = self.gate is None and not self._trusted
+        if judged and (used := self._host.used_since_stop_us(self._runner)) > _MOST_AT_REST_US:
+            raise self._failed(FailureKind.REJECTED, f"its process used {used / 1e3:.0f} ms of processor time while stopped")
+        return self._runner.channel
+
     def _order(self, order: RunKernel) -> None:
         """Send an order, then resume the runner. Raises TrialFailed."""
         assert self._runner is not None
@@ -200,18 +209,13 @@ class RunnerClient:
             self._runner.channel.send_order(replace(order, holding=self.held.holding))
         except ChannelClosed:
             self._dead("before the call")
-        if self._runner.local_pid is None:
-            self.thaw()
-        else:
-            self._wake(self._runner.local_pid)
+        self._by_host(partial(self._host.resume, children=self._has_children))
 
     def gated_call(self, slot: int, release: Callable[[], None], hook: CallHook | None) -> Timing:
         """The same on a GPU, with the gate: ``release`` enqueues inputs and cache flush. Raises TrialFailed."""
-        assert self._runner is not None
         assert self.gate is not None
-        gate, channel = self.gate, self._runner.channel
-        if channel.waiting():
-            raise self._out_of_turn()
+        gate = self.gate
+        self._at_rest()
         gate.number += 1
         self.delivered = None
         self._order(RunKernel(slot, gate=gate.number))
@@ -298,12 +302,6 @@ class RunnerClient:
             return DeviceOutputs(self._segments, reply.outputs)
         return RunnerMemory(self.process, reply.outputs) if self.process is not None else None
 
-    def _wake(self, local_pid: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(local_pid, signal.SIGCONT)
-        if self._has_children:
-            self._by_host(self._host.thaw_children)
-
     def _stop(self) -> bool:
         """Freeze, and wait until it has stopped: whether it has child processes. Raises TrialFailed if one does not stop."""
         found = self._by_host(self._host.stop)
@@ -327,12 +325,8 @@ class RunnerClient:
         return self._runner is not None
 
     def freeze(self) -> None:
-        """Stop every process of this runner's host until ``thaw``. Raises TrialFailed."""
+        """Stop every process of this runner's host until it is resumed. Raises TrialFailed."""
         self._by_host(self._host.freeze)
-
-    def thaw(self) -> None:
-        """Resume this runner alone. Raises TrialFailed."""
-        self._by_host(self._host.thaw)
 
     def _thaw_all(self) -> None:
         self._by_host(self._host.thaw_all)

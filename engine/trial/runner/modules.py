@@ -315,7 +315,7 @@ def dense(value: Any) -> Any:
 
     A strided view, and a conjugate or a negation that torch has put off, are copied on the kernel's own time.
     """
-    if type(value) is not torch.Tensor or value.layout != torch.strided:
+    if type(value) not in (torch.Tensor, nn.Parameter) or value.layout != torch.strided:
         return value
     if torch.Tensor.is_contiguous(value) and not (torch.Tensor.is_conj(value) or torch.Tensor.is_neg(value)):
         return value
