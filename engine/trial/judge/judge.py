@@ -130,11 +130,17 @@ class Judge:
 
     def retry(self, act: Callable[[], Reply], *, trying: bool = False) -> Reply:
         """``act``, repeated where a lost process or a lack of memory ended it (``retried``)."""
-        return retried(act, self._pool, self._tighten, self.device, trying=trying)
+        return retried(act, self._pool, self, self.device, trying=trying)
 
-    def _tighten(self, *, fully: bool) -> bool:
+    def tighten(self, *, fully: bool) -> bool:
+        """Go over to a more frugal memory plan on every workload that has one; false if none has."""
         tighter = [trial.beds.tighten(fully=fully) for trial in self._trials]
         return any(tighter)
+
+    def restore(self) -> None:
+        """Go back to the memory plans before the last ``tighten``."""
+        for trial in self._trials:
+            trial.beds.restore()
 
     # preparation
 

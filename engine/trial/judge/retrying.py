@@ -18,19 +18,26 @@ _FREE_SHARE = 0.1
 _OUT_OF_MEMORY = "the device ran out of memory during its trial and has enough without it"
 
 
-class Tighten(Protocol):
-    """Goes over to a more frugal memory plan, or to the most frugal one; false if there is none."""
+class Plans(Protocol):
+    """The memory plans of a judge."""
 
-    def __call__(self, *, fully: bool) -> bool: ...
+    def tighten(self, *, fully: bool) -> bool:
+        """Go over to a more frugal plan, or to the most frugal one; false if there is none."""
+        ...
+
+    def restore(self) -> None:
+        """Go back to the plan before the last ``tighten``."""
+        ...
 
 
-def retried(act: Callable[[], Reply], pool: ProcessPool, tighten: Tighten, device: Device, *, trying: bool) -> Reply:
+def retried(act: Callable[[], Reply], pool: ProcessPool, plans: Plans, device: Device, *, trying: bool) -> Reply:
     """``act``, repeated with new processes if a trusted process was lost: a kernel is not blamed for a baseline's crash.
 
     Where memory runs out, ``act`` is repeated with a more frugal plan: the next one, or the most frugal one if ``act`` runs a
-    kernel (``trying``). The kernel is rejected if memory runs out again and is free without it. Raises as ``act`` does.
+    kernel (``trying``). The kernel is rejected if memory runs out again and is free without it; later kernels then get the
+    earlier plan back, under which verdicts take less time. Raises as ``act`` does.
     """
-    lost = False
+    lost = tightened = False
     while True:
         try:
             return act()
@@ -41,22 +48,35 @@ def retried(act: Callable[[], Reply], pool: ProcessPool, tighten: Tighten, devic
             pool.restart()
         except TrialFailed as failed:
             text = f"{failed.failure.reason} {failed.log}".lower()
-            if not (trying and "out of memory" in text and _tighten(pool, tighten, fully=True)):
+            if not (trying and "out of memory" in text):
                 raise
+            if tightened or not _tighten(pool, plans, fully=True):
+                _restore(pool, plans, tightened=tightened)
+                raise
+            tightened = True
         except Exception as error:
             if not ran_out(error):
                 raise
-            if not _tighten(pool, tighten, fully=trying):
+            if not _tighten(pool, plans, fully=trying):
                 if trying and _has_room(device):
                     break
                 raise
+            tightened = True
+    _restore(pool, plans, tightened=tightened)
     raise TrialFailed(FailureKind.REJECTED, _OUT_OF_MEMORY)
 
 
-def _tighten(pool: ProcessPool, tighten: Tighten, *, fully: bool) -> bool:
+def _tighten(pool: ProcessPool, plans: Plans, *, fully: bool) -> bool:
     """End every process and let all memory go; false if the plan cannot be more frugal."""
     pool.restart()
-    return tighten(fully=fully)
+    return plans.tighten(fully=fully)
+
+
+def _restore(pool: ProcessPool, plans: Plans, *, tightened: bool) -> None:
+    """Undo ``_tighten``, where it was the kernel that took the memory."""
+    if tightened:
+        pool.restart()
+        plans.restore()
 
 
 def _has_room(device: Device) -> bool:

@@ -40,6 +40,7 @@ class TestBeds:
         self._processes = processes
         self._pool = pool
         self._memory: WorkloadMemory | None = None
+        self._before: WorkloadMemory | None = None
         self._holdout_calibrations: dict[Reference, Calibration] = {}
         self._beds: dict[Reference, TestBed] = {}
 
@@ -80,9 +81,17 @@ class TestBeds:
         found = self.memory.found
         if isinstance(found, TooLarge) or len(found) == 1:
             return False
+        self._before = self.memory
         self._memory = self.memory.with_plans(found[-1:] if fully else found[1:])
         self._apply()
         return True
+
+    def restore(self) -> None:
+        """Let all beds go, and use the plan before the last ``tighten`` again."""
+        self.drop()
+        if self._before is not None:
+            self._memory, self._before = self._before, None
+            self._apply()
 
     def _apply(self) -> None:
         assert self._memory is not None

@@ -1,0 +1,74 @@
+"""What the judge does when memory runs out during a kernel's trial."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from engine.domain.model import Device, FailureKind
+from engine.trial.judge.failures import TrialFailed
+from engine.trial.judge.retrying import retried
+
+CPU = Device("cpu", 0, "processor", "x86_64", 2, 1 << 20, 1 << 34, "torch")
+
+
+class Plans:
+    """Two plans; what was done with them."""
+
+    def __init__(self) -> None:
+        self.now, self.done = 0, [""]
+
+    def tighten(self, *, fully: bool) -> bool:
+        self.done.append("tighten")
+        self.now, before = 1, self.now
+        return before == 0
+
+    def restore(self) -> None:
+        self.done.append("restore")
+        self.now = 0
+
+    def restart(self) -> None:
+        self.done.append("restart")
+
+
+def out_of_memory() -> TrialFailed:
+    return TrialFailed(FailureKind.CRASHED, "torch.OutOfMemoryError: CUDA out of memory")
+
+
+def attempt(plans: Plans, failures: int) -> int:
+    """A trial that runs out of memory so many times."""
+    calls = 0
+
+    def act() -> int:
+        nonlocal calls
+        calls += 1
+        if calls <= failures:
+            raise out_of_memory()
+        return calls
+
+    return retried(act, cast(Any, plans), plans, CPU, trying=True)
+
+
+def test_a_kernel_that_fits_into_a_frugal_plan_keeps_it() -> None:
+    plans = Plans()
+    assert attempt(plans, 1) == 2
+    assert plans.now == 1
+    assert "restore" not in plans.done
+
+
+def test_a_kernel_that_never_fits_does_not_leave_the_frugal_plan_to_others() -> None:
+    plans = Plans()
+    with pytest.raises(TrialFailed, match="out of memory"):
+        attempt(plans, 3)
+    assert plans.now == 0
+    assert plans.done[-2:] == ["restart", "restore"]
+    assert attempt(plans, 0) == 1
+
+
+def test_a_plan_that_another_trial_needed_stays_when_a_kernel_fails_under_it() -> None:
+    plans = Plans()
+    attempt(plans, 1)
+    with pytest.raises(TrialFailed):
+        attempt(plans, 3)
+    assert plans.now == 1
