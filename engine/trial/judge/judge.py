@@ -30,6 +30,7 @@ from engine.trial.judge.contention import ContentionMonitor, OtherWork
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.host_client import Host
 from engine.trial.judge.interleaving import HOT, CacheFlush, Contestants, PairSetup, Probe
+from engine.trial.judge.measurement import doubted_if_unlike
 from engine.trial.judge.memory_room import needs_of
 from engine.trial.judge.process_pairs import ProcessPairs
 from engine.trial.judge.process_pool import ProcessPool
@@ -248,6 +249,7 @@ class Judge:
             parts[trial.name] = self._weights.marked(found, candidate)
         common = [n for n in self._trials[0].baselines.interleaved if all(n in t.baselines.interleaved for t in self._trials)]
         whole = suite.measurement(parts, {name: self._mean_ratio(pairs, name) for name in common})
+        whole = doubted_if_unlike(whole, stopping.mean_logs(self._logs(pairs, self._opened.baseline)))
         evidence = self._evidence([t.report.evidence(own) for t, own in zip(self._trials, pairs, strict=True)])
         return MeasureReply(whole, self._raw(pairs), evidence)
 
