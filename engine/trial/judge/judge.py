@@ -24,7 +24,7 @@ from engine.domain.model import Interval, Measurement, Workload
 from engine.domain.preparation import Peaks
 from engine.domain.regimes import Regime
 from engine.problem.reference import Reference
-from engine.trial.judge import conditions, devices, roofline, stopping
+from engine.trial.judge import conditions, devices, peaks_cache, roofline, stopping
 from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.contention import ContentionMonitor, OtherWork
 from engine.trial.judge.failures import TrialFailed
@@ -191,7 +191,7 @@ class Judge:
         """Once, before a time is called impossible: ceilings measured beside other work are too low."""
         if not self._measured_peaks_again:
             self._measured_peaks_again = True
-            self._peaks = roofline.better(self.peaks(), roofline.measure_peaks(self.device))
+            self._peaks = peaks_cache.better(self.peaks(), roofline.measure_peaks(self.device))
 
     def peaks(self) -> Peaks:
         """The device's ceilings."""
