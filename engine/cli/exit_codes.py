@@ -77,12 +77,29 @@ def exit_status_of(work: Callable[[], None]) -> int:
         discard_output()
         return _PIPE_CLOSED
     except OSError as error:
-        if not _is_unwritable_output(error):
-            return _print_error(_fault(error), FAILED)
-        discard_output()
-        return _print_error(f"standard output cannot be written: {error.strerror}", BAD_INPUT)
+        return _print_os_error(error)
     except Exception as error:
         return _print_error(_fault(error), FAILED)
+
+
+def _print_os_error(error: OSError) -> int:
+    if _is_unusable_path(error):
+        return _print_error(f"{error.filename} cannot be used: {error.strerror}", BAD_INPUT)
+    if not _is_unwritable_output(error):
+        return _print_error(_fault(error), FAILED)
+    discard_output()
+    return _print_error(f"standard output cannot be written: {error.strerror}", BAD_INPUT)
+
+
+_UNUSABLE = frozenset({
+    errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EROFS, errno.ENOSPC,
+    errno.EDQUOT,
+})  # fmt: skip
+
+
+def _is_unusable_path(error: OSError) -> bool:
+    """Whether a path that the user named, or its file system, is at fault and not the program."""
+    return error.filename is not None and error.errno in _UNUSABLE
 
 
 def _is_unwritable_output(error: OSError) -> bool:

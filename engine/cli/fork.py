@@ -69,7 +69,10 @@ def fork(
         return
     best = f", with the incumbent {behind.lost[0]}" if behind.lost else ""
     parts = [counted(behind.rounds, "round"), counted(behind.ideas, "idea"), counted(len(behind.kernels), "kernel")]
-    show([f"{'would leave out' if preview else 'left out'} {counted(behind.events, 'event')}: {', '.join(parts)}{best}"])
+    if behind.events:
+        show([f"{'would leave out' if preview else 'left out'} {counted(behind.events, 'event')}: {', '.join(parts)}{best}"])
+    elif preview:
+        show(["would leave out nothing"])
     if strategy is not None:
         show(_round_lines(strategy, rounds))
     if forked is not None:

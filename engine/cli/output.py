@@ -132,8 +132,11 @@ def output_file(output: Path | None, default: str, force: bool) -> Path:
 
 
 def write_output(target: Path, text: str) -> None:
-    """Write a file that the user named. Raises ProblemError if it cannot be written."""
+    """Write a file that the user named. Raises ProblemError if it cannot be written; leaves no part of a new file then."""
+    is_new = not os.path.lexists(target)
     try:
         target.write_text(text, encoding="utf-8")
     except OSError as error:
+        if is_new:
+            target.unlink(missing_ok=True)
         raise ProblemError(f"{target} cannot be written ({error.strerror}): choose another file with --output") from error

@@ -261,9 +261,8 @@ class _KernelText:
         writer.indent += 1
         value = writer.value(step.body)
         writer.add_line(f"{total} {'+' if step.scan == 'sum' else '*'}= {value};")
-        writer.add_line(
-            f"{name}[{writer.text(step.offset, 0)}] = {kind or stored_type(target)}({'' if whole else 'float'}({total}));"
-        )
+        rounded = f"float({total})" if step.body.kind is Kind.FLOAT else total
+        writer.add_line(f"{name}[{writer.text(step.offset, 0)}] = {kind or stored_type(target)}({rounded});")
         writer.indent -= 1
         writer.add_line("}")
 

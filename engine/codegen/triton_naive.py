@@ -200,7 +200,7 @@ class _TritonFile:
         writer.declare(loop, writer.open_loop(loop))
         value = writer.value(step.body)
         writer.add_line(f"{total} = {total} {'+' if step.scan == 'sum' else '*'} {value}.to({writer.type_of(kind)})")
-        result = total if kind is Kind.LONG else f"{total}.to(tl.float32)"
+        result = f"{total}.to(tl.float32)" if step.body.kind is Kind.FLOAT else total
         writer.add_line(f"tl.store({name} + {writer.text(step.offset)}, {result}, mask=mask)")
 
     def _stored(self, target: Buffer, value: str, kind: Kind) -> str:

@@ -233,12 +233,15 @@ class Tail:
         self._offset = 0
 
     def poll(self) -> tuple[Entry, ...]:
-        """Entries since the last call, from ``from_seq`` on. A line that is still being written is returned by a later call.
+        """Entries since the last call, from ``from_seq`` on. A line that is still being written, or a last line that is
+        damaged, is left for a later call.
 
         Raises JournalError if the journal was removed or truncated, JournalCorrupt, JournalTooNew.
         """
         data = self._new_bytes()
-        lines = data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]
+        *lines, unfinished = data.split(b"\n")
+        if lines and not unfinished and not codec.is_json(lines[-1]):
+            lines.pop()  # torn, as ``read`` has it: its writer sets it aside
         entries = []
         for line in lines:
             if self._lines >= self._skip:

@@ -93,7 +93,7 @@ def unwritable_error(place: Path, error: OSError, what: str = _SESSION) -> Journ
         case FileNotFoundError() | NotADirectoryError():
             advice = "restore its folder, or name another one"
         case PermissionError() | OSError(errno=errno.EROFS):
-            copied = what == _SESSION and place.exists()
+            copied = what == _SESSION and os.path.exists(place)
             advice = "copy it to a writable folder, and use the copy" if copied else "name a writable folder"
         case IsADirectoryError() | OSError(errno=errno.EINVAL, filename=str()):
             advice = f"move {error.filename} away: a file belongs there"

@@ -6,6 +6,7 @@ Rejects bad input before it creates a session's folder. Decides nothing about th
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import platform
 import shutil
@@ -33,7 +34,7 @@ from engine.ideas.proposer import Proposer
 from engine.ideas.recall import Recall, recorded_replies
 from engine.journal import store
 from engine.journal.blobs import Blobs
-from engine.journal.lock import WriterLock
+from engine.journal.lock import WriterLock, unwritable_error
 from engine.problem import catalog
 from engine.sandbox.trial_sandbox import find_judge_reason
 from engine.session import priors, trust
@@ -96,7 +97,7 @@ async def begin(request: NewSession, say: Say) -> LiveSession:
 
     Raises EspalierError for an invalid problem, device, setting, seed, compiler or folder; then nothing is left on disk.
     """
-    _check_no_session(request.folder)
+    _check_new(request.folder)
     await find_judge_reason()  # remembered: what follows does not block on it
     trust.require_problem(request.problem)
     proposers = _Proposers(
@@ -352,6 +353,12 @@ def _recorded_replies(settings: Settings) -> Recall | None:
     return recorded_replies(store.state_of(recorded), Blobs(recorded).text)
 
 
-def _check_no_session(folder: Path | None) -> None:
-    if folder is not None and store.is_session(folder):
+def _check_new(folder: Path | None) -> None:
+    """Before anything expensive: the folder of a new session holds none, and can be written."""
+    if folder is None:
+        return
+    there = next((one for one in (folder, *folder.absolute().parents) if os.path.isdir(one)), None)
+    if there is not None and not os.access(there, os.W_OK | os.X_OK):
+        raise unwritable_error(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    if store.is_session(folder):
         raise JournalError(f"{folder} already holds a session: resume it with `espalier open {folder}`, or name another folder")

@@ -153,8 +153,8 @@ async def open_workbench(
     try:
         if warning := sandbox_warning():
             say(warning)
-        say("loading torch and the problem")
         async with bench.device_held(say):
+            say("loading torch and the problem")  # after a wait for the device: what takes long now
             device, signature = await bench.describe(say, ceilings=True)
             complete = bench.is_prepared or not assignment.prepared
             preparation = await _prepared(bench, say, measure=complete)

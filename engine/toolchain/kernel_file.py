@@ -19,6 +19,7 @@ SUFFIXES = {dialect.suffix: dialect for dialect in Dialect} | {".cc": Dialect.CP
 """File suffix → dialect; of a ``.py`` file the content decides between ``python`` and ``triton``."""
 
 _LAUNCH = re.compile(r"\blaunch\s*\(")
+_LAUNCH_DECLARED = re.compile(r"\bvoid\s+launch\s*\(")
 _MODEL = re.compile(r"^(?:class[ \t]+ModelNew\b|ModelNew[ \t]*=[^=])", re.MULTILINE)
 
 
@@ -89,6 +90,20 @@ def classify(text: str, name: str) -> tuple[Dialect, Contract]:
         case None:
             known = ", ".join(SUFFIXES)
             raise KernelCodeError(f"{name} has the unknown suffix '{suffix}': use one of {known}")
+
+
+def launch_parameters(text: str) -> int | None:
+    """The number of parameters of ``launch`` in the text of a C++ kernel; ``None`` where a macro or a template hides it."""
+    code = without_comments(text)
+    counts = {_parameters(code[found.end() :]) for found in _LAUNCH_DECLARED.finditer(code)}
+    return counts.pop() if len(counts) == 1 else None
+
+
+def _parameters(rest: str) -> int | None:
+    inside, closed, _ = rest.partition(")")
+    if not closed or any(mark in inside for mark in "(#<"):
+        return None
+    return 0 if inside.strip() in ("", "void") else inside.count(",") + 1
 
 
 def _dispatch_dialect(text: str, dialect: Dialect) -> Dialect | None:

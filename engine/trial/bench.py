@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
+from engine.codegen.naive import abi
 from engine.domain import work as w
 from engine.domain.errors import KernelCodeError
 from engine.domain.hot_code import HotCode
@@ -34,6 +35,7 @@ from engine.problem.graph_ir import TracedShape
 from engine.sandbox.confinement import detect
 from engine.toolchain.build import BuildFailure
 from engine.toolchain.inspection import instruction_counts
+from engine.toolchain.kernel_file import launch_parameters
 from engine.toolchain.static_hot_code import static_hot_code
 from engine.toolchain.static_scan import static_scan
 from engine.trial import protocol as p
@@ -151,14 +153,16 @@ class TrialBench:
             return build_failed(ready, self._store)
         start = time.monotonic()
         reply = await self._judge.ask(p.CheckRequest(with_contents(ready.candidate)), say)
-        return None if isinstance(reply, p.CheckReply) else self._failed(reply, time.monotonic() - start)
+        if isinstance(reply, p.CheckReply):
+            return None
+        return await self._with_hint(kernel, self._failed(reply, time.monotonic() - start))
 
     async def verify_kernel(self, kernel: KernelSpec, say: Say) -> w.Verified | w.Suspected | w.Failed:
         """Correctness checks and a quick timed screen; code that passes is also scanned statically."""
         outcome = await self._request_verdict(kernel, say, p.VerifyRequest)
         assert isinstance(outcome, w.Verified | w.Suspected | w.Failed)
         if isinstance(outcome, w.Failed):
-            return outcome
+            return await self._with_hint(kernel, outcome)
         found = static_scan(kernel.text, kernel.dialect, self._task_files())
         suspect = tuple(one.describe(kernel.name) for one in found)
         match outcome:
@@ -167,6 +171,18 @@ class TrialBench:
             case w.Suspected(evidence):
                 return replace(outcome, evidence=(*evidence, *suspect))
         return outcome
+
+    async def _with_hint(self, kernel: KernelSpec, failed: w.Failed) -> w.Failed:
+        """``failed``; names the parameters of ``launch`` if the kernel's differ in number, which no compiler sees."""
+        has = launch_parameters(kernel.text) if kernel.contract is Contract.HOST and not kernel.dialect.in_python else None
+        if has is None or failed.failure.kind is FailureKind.BUILD_FAILED:
+            return failed
+        signature = (await self.open()).signature
+        needed = " ".join(abi(signature, kernel.dialect, plain=True).split())
+        if len(signature.operands) <= has <= needed.count(",") + 1:
+            return failed  # workspace and stream may be left out
+        hint = f"launch() has {has} parameter{'' if has == 1 else 's'}, this problem's is launch({needed})"
+        return replace(failed, failure=replace(failed.failure, reason=f"{failed.failure.reason}; {hint}"))
 
     def _task_files(self) -> tuple[str, ...]:
         """The Python files of a task in another project's format: its kernels import them, and contain what they import."""

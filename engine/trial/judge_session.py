@@ -270,7 +270,9 @@ class JudgeSession:
 
     def _is_known(self, workload: Workload, *, measure: bool) -> bool:
         kept = self._kept.get(workload.name)
-        return kept is not None and self.assignment.prepared and (kept.complete or not measure)
+        if kept is None or peaks_cache.are_outdone(kept.preparation.peaks, self._peaks):
+            return False
+        return self.assignment.prepared and (kept.complete or not measure)
 
     def _keep(
         self, workload: Workload, record: baseline_cache.Record, part: p.PreparedWorkload, found: Preparation,
@@ -389,8 +391,7 @@ async def _measure_peaks(client: JudgeClient, device: Device, say: Say) -> Peaks
     say("measuring the device's peak bandwidth and arithmetic rates")
     reply = await client.ask(p.PeaksRequest(device.label), say)
     assert isinstance(reply, p.PeaksReply)
-    peaks_cache.keep(_cache(), device, reply.peaks)
-    return reply.peaks
+    return peaks_cache.keep(_cache(), device, reply.peaks, quiet=reply.quiet)
 
 
 def _cache() -> Path:

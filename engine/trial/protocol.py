@@ -80,6 +80,8 @@ class PeaksRequest(Message, frozen=True):
 
 class PeaksReply(Message, frozen=True):
     peaks: Peaks
+    quiet: bool = True
+    """Whether no other work used a CPU's cores meanwhile, as far as that can be seen."""
 
 
 class SuiteMember(Message, frozen=True):

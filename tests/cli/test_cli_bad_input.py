@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 import subprocess
 import sys
@@ -210,6 +212,54 @@ def test_a_full_disk_loses_nothing(home: Path, recorded: Path) -> None:
     assert done.stderr.count("\n") == 1
     assert "cannot be written" in done.stderr
     assert journal.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "LONG", "LONG"), ("eval", "softmax", "LONG"), ("scaffold", "softmax", "--empty", "-o", "LONG"),
+        ("export", "sessions/softmax", "-o", "LONG"), ("trust", "LONG"), ("fork", "sessions/softmax", "--into", "LONG"),
+    ],
+)  # fmt: skip
+def test_a_path_that_cannot_be_used_is_no_internal_error(espalier: Call, home: Path, arguments: tuple[str, ...]) -> None:
+    shipped = Path(__file__).parents[2] / "sessions" / "softmax"
+    known = {"LONG": "x" * 300, "sessions/softmax": str(shipped)}
+    ended = espalier(*(known.get(one, one) for one in arguments))
+    assert ended.status == 2
+    assert "internal error" not in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_the_problem_is_prepared(
+    espalier: Call, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    ended = espalier("run", "softmax", "--headless", "--session", tmp_path / "new")
+    assert ended.status == 2
+    assert "waiting" not in ended.err
+    assert ended.err.splitlines()[-1].endswith("cannot be written (Permission denied): name a writable folder")
+
+
+def test_an_export_that_does_not_fit_leaves_no_part_of_a_file(home: Path, recorded: Path, tmp_path: Path) -> None:
+    def small_files_only() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    done = subprocess.run(
+        command("export", recorded, "--format", "report", "-o", tmp_path / "report.html"), env=environment(home),
+        capture_output=True, text=True, check=False, preexec_fn=small_files_only,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "report.html cannot be written" in done.stderr
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENAMETOOLONG, errno.EROFS])
+def test_an_error_of_a_path_names_it(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise OSError(number, os.strerror(number), "/data/session")
+
+    assert exit_status_of(fail) == 2
+    assert capsys.readouterr().err == f"espalier: /data/session cannot be used: {os.strerror(number)}\n"
 
 
 def test_an_internal_error_is_one_line_and_a_log(espalier: Call, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

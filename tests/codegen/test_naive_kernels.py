@@ -205,6 +205,7 @@ def several() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
         "half layernorm": (nn.LayerNorm(16).half(), (half,)),
         "bfloat16 softmax": (nn.Softmax(-1), (half.bfloat16(),)),
         "double": (nn.Sequential(nn.Linear(6, 5), nn.GELU()).double(), (torch.randn(4, 6).double(),)),
+        "double scans": (Lambda(lambda x: (x.cumsum(1), (x / 2).cumprod(0))), (torch.randn(4, 6).double(),)),
         "long sum": (Lambda(torch.sum), (torch.randn(70001),)),
         "long mean": (Lambda(lambda x: x.mean((1, 2))), (torch.randn(3, 100, 131) + 2,)),
         "long column": (Lambda(lambda x: x.mean(0)), (torch.randn(9001, 3),)),

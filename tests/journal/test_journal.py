@@ -570,9 +570,23 @@ def test_a_follower_reports_a_replaced_journal(folder: Path) -> None:
         follower.poll()
 
 
+def test_a_damaged_last_line_is_left_out_by_a_follower_too(folder: Path) -> None:
+    follower = tail(folder)
+    path = folder / "journal.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"v":1,"seq":\x004}\n')
+    assert [entry.seq for entry in follower.poll()] == [entry.seq for entry in read(folder).entries]
+    path.write_bytes(whole + b'{"v":1,"seq":\x004}\n' + whole.splitlines(keepends=True)[-1])
+    with pytest.raises(JournalCorrupt, match="cannot be read"):
+        follower.poll()
+
+
 def test_a_follower_names_an_unreadable_line(folder: Path) -> None:
     whole = lines(folder)
-    for damage, words in ((b"garbage\n", r"line 3 of .*journal\.jsonl cannot be read"), (whole[3], "sequence number 3, not 2")):
+    for damage, words in (
+        (b"garbage\n" + whole[3], r"line 3 of .*journal\.jsonl cannot be read"),
+        (whole[3], "sequence number 3, not 2"),
+    ):
         rewrite(folder, *whole[:2], damage)
         with pytest.raises(JournalCorrupt, match=words):
             tail(folder).poll()

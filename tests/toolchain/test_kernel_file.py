@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.domain.errors import KernelCodeError
 from engine.domain.model import Contract, Dialect
-from engine.toolchain.kernel_file import MAX_CODE_BYTES, KernelCode, classify, read_kernel_file
+from engine.toolchain.kernel_file import MAX_CODE_BYTES, KernelCode, classify, launch_parameters, read_kernel_file
 
 PLAN = '// @launch k(x) grid(1) block(1)\nextern "C" __global__ void k(float* x) {}\n'
 HOST = 'extern "C" void launch(const float* x) {}\n'
@@ -94,3 +94,18 @@ def test_no_file(tmp_path: Path, name: str, message: str) -> None:
 def test_any_text_is_classified_or_raises_a_code_error(text: str, name: str) -> None:
     with contextlib.suppress(KernelCodeError):
         classify(text, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters"),
+    [
+        (HOST, 1),
+        ('extern "C" void launch(const x_t* x, /* w, b */ out_t* out,\n  void*, cudaStream_t stream) {}', 4),
+        ('extern "C" void launch() {}', 0),
+        ("#define ARGS const float* x, float* out\nvoid launch(ARGS);\nvoid launch(const float* x, float* out) {}", None),
+        ('extern "C" void launch(void (*callback)(int), float* out) {}', None),
+        ("static void helper() { launch(1, 2, 3); }", None),
+    ],
+)
+def test_the_parameters_of_launch_are_counted(text: str, parameters: int | None) -> None:
+    assert launch_parameters(text) == parameters

@@ -83,3 +83,23 @@ def test_only_kernels_without_threads_are_pinned(monkeypatch: pytest.MonkeyPatch
     lent = SharedBorrowed(handle, fds[0])
     launchers.make_launcher(load, LentOperands(((),), lent, lent), None, None, lambda *_: None)
     assert pinned == [True] * (not threads)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "hinted"),
+    [
+        ("const float* x", True),
+        ("const float* x, const float* weight, float* out", False),
+        ("int, int, int, int, int, int, int", True),
+    ],
+)
+def test_a_failed_kernel_whose_launch_has_other_parameters_is_told_them(parameters: str, hinted: bool) -> None:
+    async def story(bench: TrialBench, _: dict[str, bytes]) -> str:
+        text = f'extern "C" void launch({parameters}) {{ *(volatile int*)nullptr = 1; }}'
+        failed = await bench.try_verify(KernelSpec("k.cpp", text, Dialect.CPP, Contract.HOST), lambda _: None)
+        assert isinstance(failed, Failed), failed
+        return failed.failure.reason
+
+    reason = on_bench(story)
+    assert "segmentation fault" in reason
+    assert ("this problem's is launch(const x_t* x" in reason) is hinted

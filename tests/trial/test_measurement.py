@@ -14,7 +14,7 @@ from engine.trial.judge import interleaving
 from engine.trial.judge.call_times import Timing
 from engine.trial.judge.interleaving import Contestants, PairSetup
 from engine.trial.judge.judged_calls import CheckTally
-from engine.trial.judge.measurement import NO_CALM_PAIR, MeasurementReport
+from engine.trial.judge.measurement import NO_CALM_PAIR, UNLIKE_PAIRS, MeasurementReport, doubted_if_unlike
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.timing import KERNEL, NULL, PairTimes, pair_times, shared_samples
 from engine.trial.judge.workload_trial import WorkloadTrial
@@ -48,6 +48,14 @@ def test_without_a_calm_pair_a_time_is_not_corroborated() -> None:
 def test_one_calm_pair_is_enough() -> None:
     found = REPORT.of_kernel("precise", [pair(16, 2), pair(2, 6)], RATIOS, ())
     assert (found.corroborated, found.doubts) == (True, ())
+
+
+def test_pairs_that_differ_too_much_to_tell_a_speedup_are_a_doubt() -> None:
+    found = REPORT.of_kernel("precise", [pair(16, 2), pair(2, 6)], RATIOS, ())
+    wild = doubted_if_unlike(found, [8.65, -0.28, -1.9, 1.5, -0.17, -0.18])
+    assert (wild.corroborated, wild.doubts) == (False, (UNLIKE_PAIRS,))
+    for logs in ([0.1, 0.3, -0.2], [8.65, 8.6, 8.7], [1.0]):
+        assert doubted_if_unlike(found, logs) is found, "noisy, far from 1, or a single pair"
 
 
 def test_a_doubt_is_no_condition() -> None:

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from engine.domain.mismatch import Mismatch, Pattern
 from engine.domain.mismatch_words import mismatch_rows, prompt_lines, share
-from engine.trial.judge.mismatch_tally import MismatchTally, on_holdout
+from engine.trial.judge.comparison import Errors
+from engine.trial.judge.mismatch_tally import MismatchTally, arithmetic_like, on_holdout
+from engine.trial.judge.tolerance import ClassErrors
 
 Break = Callable[[torch.Tensor], object]
 NAN = math.nan
@@ -212,6 +214,15 @@ def test_indices_are_compared_exactly() -> None:
     assert (found.wrong, found.observations[0].text) == (4, "one index of dimension 1: out[:, 9]")
     assert found.examples[0].index == (0, 9)
     assert (found.examples[0].got, found.examples[0].expected) == (10.0, 9.0)
+
+
+def test_errors_of_float64_are_like_single_precision_where_that_explains_them() -> None:
+    classes = {"fp32": ClassErrors(1e-8, 1e-8), "half": ClassErrors(1e-3, 1e-3)}
+    for rel_fro, words in ((2.6e-8, "single precision"), (1e-3, "half precision"), (0.5, "")):
+        assert (
+            arithmetic_like(Errors(rel_fro, rel_fro, 1.0), {**classes, "fp32": ClassErrors(0.0, 0.0)}, torch.float64) == words
+        )
+    assert arithmetic_like(Errors(1e-3, 1e-3, 1.0), classes, torch.float32) == "half precision"
 
 
 def test_an_example_says_that_it_was_not_written() -> None:

@@ -11,6 +11,7 @@ from engine.domain.model import Device, Operand, PrecisionClass, Role, Signature
 from engine.domain.preparation import Peaks
 from engine.trial.judge import plausibility, roofline
 from engine.trial.judge.call_times import Timing
+from engine.trial.judge.peaks_cache import better
 from engine.trial.judge.timing import KERNEL, NULL, CallCost, PairTimes
 
 CPU = Device("cpu", 0, "some processor", "x86_64", 2, 1 << 25, 1 << 33, "torch 2")
@@ -45,9 +46,9 @@ def test_what_the_cores_own_caches_hold_is_not_part_of_the_floor(monkeypatch: py
 
 
 def test_ceilings_measured_twice_count_at_their_best() -> None:
-    found = roofline.better(Peaks(2.0, {"fp32": 1.0, "fp16": 8.0}), Peaks(1.0, {"fp32": 3.0}))
+    found = better(Peaks(2.0, {"fp32": 1.0, "fp16": 8.0}), Peaks(1.0, {"fp32": 3.0}))
     assert found == Peaks(2.0, {"fp32": 3.0, "fp16": 8.0})
-    assert roofline.better(Peaks(1.0, {"fp32": 1.0}), found) == found, "a unit that one of them missed"
+    assert better(Peaks(1.0, {"fp32": 1.0}), found) == found, "a unit that one of them missed"
 
 
 @pytest.mark.parametrize(

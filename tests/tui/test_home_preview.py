@@ -12,8 +12,10 @@ from textual.widgets import OptionList
 
 from engine.journal import store
 from tui.app import EspalierApp
+from tui.bridge import Bridge, Say
 from tui.opener import SessionOpener
 from tui.screens.home import HomeScreen
+from tui.screens.open_session import OpenSessionDialog
 from tui.screens.session import SessionScreen
 from tui.viewmodel.preview import problem_lines, session_lines
 from tui.widgets.charts import SpeedupChart
@@ -127,3 +129,31 @@ def test_examples_are_replayed_and_the_welcome_stays(home: Path, tmp_path: Path,
 
     sessions.run(body)
     assert (tmp_path / "shipped" / "softmax" / "journal.jsonl").read_bytes() == before
+
+
+def test_home_behind_the_opening_dialog_lists_the_sessions(home: Path) -> None:
+    sessions.whole(home / "old")
+    released = asyncio.Event()
+
+    class Waiting(ui.FakeOpener):
+        async def resume(self, folder: Path, say: Say) -> Bridge:
+            await released.wait()
+            return await super().resume(folder, say)
+
+    async def body() -> None:
+        app = ui.app(Waiting(), "open", home / "old")
+        async with app.run_test(size=(120, 40)) as pilot:
+            screen = app.screen_stack[1]
+            assert isinstance(screen, HomeScreen)
+            await until(pilot, lambda: isinstance(app.screen, OpenSessionDialog))
+            await until(pilot, lambda: len(screen.query(LinesView)) > 0)
+            told = []
+            for _ in range(40):
+                told.append("\n".join(line.text for page in screen.query(LinesView) for line in page.lines))
+                await pilot.pause(0.02)
+            assert not any("No session yet" in one for one in told), "nothing is known yet"
+            await until(pilot, lambda: len(screen._sessions_table.sessions) > 0, "the sessions are listed behind the dialog")
+            released.set()
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+
+    asyncio.run(body())

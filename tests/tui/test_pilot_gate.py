@@ -21,6 +21,7 @@ from tui.screens.dialogs import AskLine, Choose
 from tui.screens.gate import GateScreen
 from tui.screens.idea_form import IdeaForm
 from tui.screens.session import SessionScreen
+from tui.widgets.idea_list import IdeaList
 
 
 @pytest.fixture
@@ -51,6 +52,24 @@ def test_that_ideas_wait_is_said_once(folder: Path) -> None:
         assert shown.count("2 ideas wait for you") == 1
         assert "approval" not in shown
         assert shown.count("to approve") == 2, "one for each idea"
+
+    ui.run_steered(folder, act)
+
+
+def test_the_highlighted_idea_is_in_sight_after_the_terminal_shrinks(folder: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        listed = app.screen.query_one(IdeaList)
+        await pilot.press("end")
+        await pilot.resize_terminal(70, 14)
+        await until(pilot, lambda: listed.size.height < 8)
+        await pilot.pause()
+        top, height = listed._places[listed.highlighted]
+        assert (
+            listed.scroll_offset.y
+            <= top
+            <= top + min(height, listed.size.height)
+            <= listed.scroll_offset.y + listed.size.height
+        )
 
     ui.run_steered(folder, act)
 

@@ -18,7 +18,7 @@ from textual.binding import BindingType
 from textual.containers import Container
 from textual.content import Content
 from textual.message import Message
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.widgets import DataTable, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -144,7 +144,7 @@ class HomeScreen(Screen[None]):
         self._is_loaded = False
         """Whether the preview is there: what it needs is imported first."""
         self._was_read = False
-        """Whether the list was read before: the focus then stays where it is."""
+        """Whether the list was read: until then nothing is said about sessions, and afterwards the focus stays where it is."""
         self._left_for: Path | None = None
         """The session that was opened from here last, which is highlighted on the way back."""
 
@@ -182,7 +182,10 @@ class HomeScreen(Screen[None]):
         preview.display = False  # until something is previewed
         await while_shown(self, self.query_one("#place", Container).mount(preview))
         self._is_loaded = True
-        self._describe()
+        if self._was_read:
+            self._describe()
+        elif isinstance(self.app.screen, ModalScreen):
+            self.action_refresh()  # behind a dialog that may wait long for the device
         found = await while_shown(self, self._opener.missing_tools())
         missing = self.query_one("#missing", Static)
         missing.display = bool(found)
@@ -207,11 +210,13 @@ class HomeScreen(Screen[None]):
     @work(exclusive=True, group="summaries")
     async def action_refresh(self) -> None:
         """Reload the list of sessions."""
-        self._fill(await while_shown(self, asyncio.to_thread(_summaries)))
+        summaries = await while_shown(self, asyncio.to_thread(_summaries))
+        is_first, self._was_read = not self._was_read, True
+        self._fill(summaries)
         returns = self._left_for is not None and self._sessions_table.highlight(self._left_for)
-        if returns or (not self._was_read and any(not one.shipped for one in self._sessions_table.sessions)):
+        if returns or (is_first and any(not one.shipped for one in self._sessions_table.sessions)):
             self.query_one("#sessions").focus()
-        self._was_read, self._left_for = True, None
+        self._left_for = None
 
     def _fill(self, summaries: Sequence[store.SessionSummary]) -> None:
         """The engineer's own sessions first, then the examples; with examples alone the welcome stays."""
@@ -247,7 +252,7 @@ class HomeScreen(Screen[None]):
 
             state = one.reason if one.status == "closed" else awaiting_approval(one.awaiting) if one.awaiting else "open"
             about.update(f"{one.folder}\n{state} · {one.problem} {one.workload} on {one.device}")
-        if self._is_loaded:
+        if self._is_loaded and self._was_read:
             self._show_preview()
 
     @work(exclusive=True, group="preview")

@@ -79,7 +79,9 @@ class IdeaList(ScrollView, PaintedWidget, can_focus=True, inherit_bindings=False
         self._arrange()
 
     def on_resize(self) -> None:
+        """Keep the highlighted idea in sight."""
         self._arrange()
+        self._scroll_to_highlight()
 
     def _arrange(self) -> None:
         state = self.state
@@ -99,10 +101,14 @@ class IdeaList(ScrollView, PaintedWidget, can_focus=True, inherit_bindings=False
 
     def watch_highlighted(self, highlighted: str) -> None:
         if highlighted in self._places:
-            top, height = self._places[highlighted]
-            self.scroll_to_region(Region(0, top, 1, height + 1), animate=False, force=True, immediate=True)
+            self._scroll_to_highlight()
             self.post_message(self.Highlighted(highlighted))
         self.refresh()
+
+    def _scroll_to_highlight(self) -> None:
+        if self.highlighted in self._places:
+            top, height = self._places[self.highlighted]
+            self.scroll_to_region(Region(0, top, 1, height + 1), animate=False, force=True, immediate=True)
 
     def render_line(self, y: int) -> Strip:
         place = self.scroll_offset.y + y

@@ -135,14 +135,14 @@ class OtherWork:
         """A pair begins."""
         self._before = self._ticks()
 
-    def is_present(self) -> bool:
-        """Whether others have used more than a small share of the cores; also where that is unknown."""
+    def is_present(self, share: float = _OTHER_SHARE) -> bool:
+        """Whether others have used more than this share of the cores' time; also where that is unknown."""
         before, after = self._before, self._ticks()
         if before is None or after is None:
             return True
         (busy, total, ours), (busy_then, total_then, ours_then) = after, before
         others = (busy - busy_then) - (ours - ours_then)
-        return others > _OTHER_SHARE * (total - total_then) + _ROUNDING_TICKS
+        return others > share * (total - total_then) + _ROUNDING_TICKS
 
     def _ticks(self) -> tuple[int, int, int] | None:
         """Clock ticks: the cores' busy ones, all of them, and those of the trial's processes; ``None`` where unknown."""

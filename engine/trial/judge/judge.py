@@ -24,13 +24,13 @@ from engine.domain.model import Interval, Measurement, Workload
 from engine.domain.preparation import Peaks
 from engine.domain.regimes import Regime
 from engine.problem.reference import Reference
-from engine.trial.judge import conditions, devices, roofline, stopping
+from engine.trial.judge import conditions, devices, peaks_cache, roofline, stopping
 from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.contention import ContentionMonitor, OtherWork
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.host_client import Host
 from engine.trial.judge.interleaving import HOT, CacheFlush, Contestants, PairSetup, Probe
-from engine.trial.judge.measurement import by_workload
+from engine.trial.judge.measurement import by_workload, doubted_if_unlike
 from engine.trial.judge.memory_room import needs_of
 from engine.trial.judge.process_pairs import ProcessPairs
 from engine.trial.judge.process_pool import ProcessPool
@@ -202,7 +202,7 @@ class Judge:
         """Once, before a time is called impossible: ceilings measured beside other work are too low."""
         if not self._measured_peaks_again:
             self._measured_peaks_again = True
-            self._peaks = roofline.better(self.peaks(), roofline.measure_peaks(self.device))
+            self._peaks = peaks_cache.better(self.peaks(), roofline.measure_peaks(self.device))
 
     def peaks(self) -> Peaks:
         """The device's ceilings."""
@@ -260,6 +260,7 @@ class Judge:
             parts[trial.name] = self._weights.marked(found, candidate)
         common = [n for n in self._trials[0].baselines.interleaved if all(n in t.baselines.interleaved for t in self._trials)]
         whole = suite.measurement(parts, {name: self._mean_ratio(pairs, name) for name in common})
+        whole = doubted_if_unlike(whole, stopping.mean_logs(self._logs(pairs, self._opened.baseline)))
         evidence = self._evidence([t.report.evidence(own) for t, own in zip(self._trials, pairs, strict=True)])
         return MeasureReply(whole, self._raw(pairs), evidence)
 

@@ -13,6 +13,18 @@ from engine.trial.judge.call_times import Timing
 from engine.trial.judge.timing import PairTimes, explained
 
 NO_CALM_PAIR = "not corroborated: every process pair was disturbed by CPU contention"
+UNLIKE_PAIRS = "not corroborated: the process pairs differ too much to tell a speedup"
+
+
+def doubted_if_unlike(measured: Measurement, log_ratios: Sequence[float]) -> Measurement:
+    """``measured``, doubted if its speedup is not measurable because the process pairs (``log_ratios``) differ.
+
+    One pair of a busy machine can be off by a factor of thousands. The interval is then so wide that no later kernel would be
+    seen to be faster.
+    """
+    if len(log_ratios) < 2 or stats.is_measurable(stats.ratio_interval(log_ratios)):
+        return measured
+    return replace(measured, corroborated=False, doubts=(*measured.doubts, UNLIKE_PAIRS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ def evidence(
         flat = right.reshape(-1)
         for start in range(0, flat.numel(), BLOCK):
             tally.add(start, flat[start : start + BLOCK].to(output.device))
-        if (one := tally.result(_like(errors, classes, output.dtype))) is not None:
+        if (one := tally.result(arithmetic_like(errors, classes, output.dtype))) is not None:
             found.append(one)
     return tuple(sorted(found, key=lambda one: -one.share))
 
@@ -207,11 +207,16 @@ def _unit(reference: torch.Tensor) -> float:
 
 
 _WORDS = {PrecisionClass.TF32: "TF32", PrecisionClass.HALF: "half precision"}
+_SINGLE = 2.0**-21
+"""Errors of float64 outputs that single precision explains: a few units in its last place."""
 
 
-def _like(errors: Errors, classes: Mapping[str, ClassErrors], dtype: torch.dtype) -> str:
+def arithmetic_like(errors: Errors, classes: Mapping[str, ClassErrors], dtype: torch.dtype) -> str:
+    """The lower precision whose arithmetic errs as much; empty for none."""
     if errors.flaw or not dtype.is_floating_point or not any(name.value in classes for name in ORDER):
         return ""
+    if dtype == torch.float64 and max(errors.rel_fro, errors.max_scaled) <= _SINGLE:
+        return "single precision"
     return _WORDS.get(strictest_class(errors, classes, dtype), "")
 
 

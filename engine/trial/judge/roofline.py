@@ -89,13 +89,6 @@ _HOPELESS = 20.0
 """A small product so many times slower than fp32's peak is emulated: a large one would take seconds."""
 
 
-def better(one: Peaks, other: Peaks) -> Peaks:
-    """The higher of two measurements of each ceiling: other work on the machine only lowers them."""
-    both = (one.operations_per_s, other.operations_per_s)
-    rates = {unit: max(rates.get(unit, 0.0) for rates in both) for unit in {**both[0], **both[1]}}
-    return Peaks(max(one.copy_bytes_per_s, other.copy_bytes_per_s), rates)
-
-
 def private_cache_bytes(units: int) -> int:
     """Size of the cores' own second-level caches, of which a flush evicts one; 0 if unknown."""
     try:

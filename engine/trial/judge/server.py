@@ -30,6 +30,7 @@ from engine.trial import protocol as p
 from engine.trial.channel import Channel, ChannelClosed
 from engine.trial.judge import devices, roofline
 from engine.trial.judge.cases import fresh_seed
+from engine.trial.judge.contention import OtherWork
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.host_client import EarlyHosts
 from engine.trial.judge.input_dump import call_template, construction_arguments, dump_inputs
@@ -114,7 +115,7 @@ def _answer(
 
     try:
         if isinstance(request, p.DeviceRequest | p.PeaksRequest):
-            return judge, _about_device(request)
+            return judge, _about_device(request, alone=trial.supervisor is not None)
         if isinstance(request, p.OpenRequest):
             return _opened(judge, request, trial, say)
         assert judge is not None
@@ -197,10 +198,10 @@ def _about_problem(judge: Judge, request: p.PlanRequest | p.TraceRequest) -> p.P
     return p.TraceReply(tuple(TracedShape(r.signature(), graph.trace_reference(r)) for r in judge.references))
 
 
-def _about_device(request: p.DeviceRequest | p.PeaksRequest) -> p.DeviceReply | p.PeaksReply:
+def _about_device(request: p.DeviceRequest | p.PeaksRequest, *, alone: bool) -> p.DeviceReply | p.PeaksReply:
     device = devices.describe(request.device)
     if isinstance(request, p.PeaksRequest):
-        return _peaks(device)
+        return _peaks(device, alone)
     bus_id = ""
     if device.kind == "cuda":
         with contextlib.suppress(DeviceError):
@@ -208,13 +209,19 @@ def _about_device(request: p.DeviceRequest | p.PeaksRequest) -> p.DeviceReply | 
     return p.DeviceReply(device, bus_id)
 
 
-def _peaks(device: Device) -> p.PeaksReply:
+_QUIET_SHARE = 0.1
+"""Share of the cores' time that others may use while ceilings are measured: of nine runs the fastest counts."""
+
+
+def _peaks(device: Device, alone: bool) -> p.PeaksReply:
+    """``alone``: whether other processes can be told from this trial's."""
     if device.kind == "cpu":
         torch.set_num_threads(device.units)
+    others = OtherWork(device.kind, alone=alone)
     found = roofline.measure_peaks(device)
     if device.kind == "cuda":
         torch.cuda.empty_cache()
-    return p.PeaksReply(found)
+    return p.PeaksReply(found, quiet=not (device.kind == "cpu" and alone and others.is_present(_QUIET_SHARE)))
 
 
 def _unexpected(error: Exception) -> p.JudgeFailed:
