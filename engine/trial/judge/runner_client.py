@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -16,6 +16,7 @@ from engine.domain.model import FailureKind
 from engine.trial.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout
 from engine.trial.judge import failures
 from engine.trial.judge.call_times import CallHook, During, Timing, claim_flaw
+from engine.trial.judge.cores import on_first_core
 from engine.trial.judge.gate import ARMING_S, DeviceGate, DeviceOutputs, Segments
 from engine.trial.judge.held_outputs import HeldOutputs
 from engine.trial.judge.host_client import Host, RunnerHandle
@@ -179,13 +180,14 @@ class RunnerClient:
         channel = self._at_rest()
         for hook in hooks:
             hook.before()
-        start = time.perf_counter_ns()
-        self._order(order)
-        if during is not None and not channel.waiting(during.after_s):
-            during.act()
-        # A module may report memory: its calls that are not gated are bursts, be it of one call.
-        reply = self._gated_reply(time.monotonic() + self._first_s) if self.checks_gated else self._receive(self._first_s)
-        wall = (time.perf_counter_ns() - start) / 1e3
+        with on_first_core() if self.gate is None else nullcontext():
+            start = time.perf_counter_ns()
+            self._order(order)
+            if during is not None and not channel.waiting(during.after_s):
+                during.act()
+            # A module may report memory: its calls that are not gated are bursts, be it of one call.
+            reply = self._gated_reply(time.monotonic() + self._first_s) if self.checks_gated else self._receive(self._first_s)
+            wall = (time.perf_counter_ns() - start) / 1e3
         self._first_s = self._seconds
         self.delivered = self._delivered(reply)
         for hook in reversed(hooks):
