@@ -26,6 +26,7 @@ from engine.domain.errors import DeviceError, ProblemError
 from engine.domain.model import Problem, Workload
 from engine.problem import reference_code
 from engine.problem.attachments import Attachments
+from engine.problem.cleared_memory import ClearedMemory
 from engine.problem.reference_step import StepTooLong, one_step
 from engine.problem.values import contiguous, map_arguments
 
@@ -74,10 +75,14 @@ class LoadedReference:
         self.model_class: type[nn.Module] = model
 
     def make_inputs(self, device: torch.device) -> tuple[object, ...]:
-        """``get_inputs()`` with ``device`` as the default one; tensors detached, contiguous and all on ``device``."""
+        """``get_inputs()`` with ``device`` as the default one; tensors detached, contiguous and all on ``device``.
+
+        What it leaves uninitialised is zero.
+        """
         get_inputs = self._function("get_inputs")
         with self.explain_errors("get_inputs()", device), torch.no_grad():
-            given = self._on(device, get_inputs)
+            with ClearedMemory():  # type: ignore[no-untyped-call]
+                given = self._on(device, get_inputs)
             if isinstance(given, Tensor):
                 given = (given,)
             if not isinstance(given, Sequence) or isinstance(given, str | bytes):

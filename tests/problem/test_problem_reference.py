@@ -418,3 +418,33 @@ def test_a_forward_that_reads_values_is_not_described_without_a_run(tmp_path: Pa
     assert not reference.known_without_running()
     assert reference.signature().operands
     assert reference.known_without_running()
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "torch.empty(64)",
+        "torch.empty_like(x)",
+        "x.new_empty(64)",
+        "torch.empty_strided((64,), (1,))",
+        "torch.empty((8, 8)).view(64)",
+    ],
+)
+def test_a_place_for_the_output_is_cleared_and_its_writing_is_seen(tmp_path: Path, place: str) -> None:
+    """A kernelbot task gave ``torch.empty``: memory of an earlier call held what the forward was about to write."""
+    text = (
+        "import torch\nfrom torch import nn\n"
+        "class Model(nn.Module):\n    def forward(self, x, out):\n        out[...] = x + 1\n        return out\n"
+        f"def get_inputs():\n    x = torch.randn(64)\n    return [x, {place}]\n" + INIT
+    )
+    reference = made(tmp_path, text)
+    recycled = [torch.full((64,), 7.0) for _ in range(50)]
+    del recycled
+    assert not reference.inputs(3)[1].any()  # type: ignore[attr-defined]
+    assert reference.changes_inputs
+
+
+def test_numbers_drawn_into_such_memory_are_kept(tmp_path: Path) -> None:
+    inputs = "def get_inputs():\n    return [torch.empty(dim).uniform_(1, 2)]\n"
+    (x,) = made(tmp_path, HEAD + MODEL + inputs + INIT).inputs(0)
+    assert (x >= 1).all()  # type: ignore[operator]
