@@ -115,7 +115,7 @@ class MemoryPlan:
     keeps_processes: bool
     """Whether processes live on for later pairs. Otherwise each pair's end with it, the baselines' before a kernel's begin."""
     copies_on_host: bool
-    """Whether outputs wait on the host for their check."""
+    """Whether outputs take no more memory of the device until their check: they stay in place, in a race wait on the host."""
     exact_on_host: bool
     """Whether the reference runs in float64 on the host."""
     exact_slices: int = 1

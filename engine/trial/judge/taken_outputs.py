@@ -31,10 +31,10 @@ Taken = Sequence[torch.Tensor] | Left
 
 
 class OutputTaker:
-    """Takes outputs right after their call. ``saves_memory``: leave them where they are if nobody else writes there."""
+    """Takes outputs right after their call."""
 
     def __init__(self, *, saves_memory: bool, leaves: bool) -> None:
-        """``leaves``: whether outputs may be left at all."""
+        """``saves_memory``: no copies on the device; ``leaves``: outputs may stay where they are if none else writes there."""
         self._on_host, self._leaves = saves_memory, saves_memory and leaves
         self._fingerprints = Fingerprints()
 
@@ -54,8 +54,10 @@ class OutputTaker:
 class Fingerprints:
     """Sums of 32-bit words, each multiplied by a secret 64-bit key, modulo 2⁶⁴.
 
-    Two different outputs have the same one with a probability of 2⁻³³ at most, because no word's difference has more than 31
-    trailing zeros (multilinear hashing, Carter and Wegman, 1979). Keys repeat block by block; each block's sum has a key, too.
+    Multilinear hashing (Carter and Wegman, 1979). Keys are odd, and repeat block by block; each block's sum has a key, too. A
+    word's difference d has at most 31 trailing zeros. In one block, two different outputs agree with a probability of at most
+    2⁻³². In several, the sum of d times block key over the blocks can have k > 31 zeros, with 2³²⁻ᵏ, and then agrees with
+    2ᵏ⁻⁶³: over all k, less than 2⁻²⁵.
     """
 
     def __init__(self) -> None:
