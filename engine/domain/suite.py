@@ -219,11 +219,6 @@ def label(suite: str, workload: str) -> str:
     return f"suite {suite}" if suite else workload
 
 
-def settings_text(settings: Mapping[str, Number]) -> str:
-    """``batch_size 4, dim 1024``."""
-    return ", ".join(f"{name} {value:g}" for name, value in settings.items())
-
-
 def distinct(workloads: Sequence[Workload]) -> dict[str, dict[str, Number]]:
     """Workload → the settings in which the suite's workloads differ; all settings of a single one."""
     every = [dict(one.settings) for one in workloads]

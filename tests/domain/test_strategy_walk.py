@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from engine.domain.plan import Focus
+from engine.domain.round_plan import Focus
 from engine.domain.strategy import reasons
-from engine.domain.strategy.belief import Belief, Tuning, believed
+from engine.domain.strategy.belief import Belief, Constants, believed
 from engine.domain.strategy.choice import decided
 from engine.domain.strategy.evidence import TUNE, Evidence, OpenIdea, Trial
 from engine.domain.strategy.steps import MOST_ASKED, Ask
@@ -32,7 +32,7 @@ def grown(*steps: Step, variance: float = 1e-6) -> Evidence:
 
 
 def belief(evidence: Evidence) -> Belief:
-    return believed(evidence, Tuning())
+    return believed(evidence, Constants())
 
 
 def test_it_asks_for_one_idea_for_the_latest_kernel_and_says_why() -> None:

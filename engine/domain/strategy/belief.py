@@ -12,11 +12,22 @@ from engine.domain.strategy.evidence import TUNE, Evidence, Trial, clipped
 from engine.domain.strategy.regression import Posterior, Prior, dot, fitted
 from engine.domain.strategy.values import Parent
 
-_PRIOR = Prior((0.0, 0.7, 0.14, 0.6, 0.2, -0.05, 0.0, 0.03), (0.1, 0.4, 0.4, 0.3, 0.3, 0.1, 0.2, 0.05))
+_WEIGHTS = {
+    "constant": (0.0, 0.1),
+    "prediction": (0.7, 0.4),
+    "prediction of a tried idea": (0.14, 0.4),
+    "gain elsewhere": (0.6, 0.3),
+    "shortfall of the parent": (0.2, 0.3),
+    "kernels on the parent": (-0.05, 0.1),
+    "recent gain of the lineage": (0.0, 0.2),
+    "times proposed": (0.03, 0.05),
+}
+"""Feature, in the order of ``_features`` → prior mean and standard deviation of its weight."""
+_PRIOR = Prior(tuple(mean for mean, _ in _WEIGHTS.values()), tuple(deviation for _, deviation in _WEIGHTS.values()))
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
+class Constants:
     """The constants of the strategy, fitted on simulated landscapes with seeds that the benchmark does not use."""
 
     weight_spread: float = 0.23
@@ -66,11 +77,9 @@ class Tuning:
     horizon: float = 8.0
     """Kernels before the session's end from which only what improves the best counts, not what may lead further later."""
     prior: Prior = _PRIOR
-    """The weights of the features, in their order."""
+    """The prior of the features' weights, in their order."""
 
 
-FEATURES = ("constant", "prediction", "prediction of a tried idea", "gain elsewhere", "shortfall of the parent",
-            "kernels on the parent", "recent gain of the lineage", "times proposed")  # fmt: skip
 _AUTHOR = 2.0
 """Squared predictions after which an author's own slope counts as much as the common one."""
 _CATEGORY = 6.0
@@ -153,7 +162,7 @@ class Belief:
     """The posterior and the records that its features are read from."""
 
     evidence: Evidence
-    tuning: Tuning
+    constants: Constants
     posterior: Posterior
     parents: Mapping[str, ParentRecord]
     stems: Mapping[str, StemRecord]
@@ -181,7 +190,7 @@ class Belief:
         return max(self.parents, key=lambda k: self.parents[k].value)
 
     def features(self, parent: str, stem: str, predicted: float) -> tuple[float, ...]:
-        return _features(self.tuning, self.evidence, self.parents[parent], self.stems.get(stem), stem, predicted)
+        return _features(self.constants, self.evidence, self.parents[parent], self.stems.get(stem), stem, predicted)
 
     def adjustment(self, author: str, category: str, predicted: float) -> float:
         """The part of the expected gain that its author and its category explain."""
@@ -192,17 +201,17 @@ class Belief:
         record = self.stems.get(stem)
         if record is None:
             return self.posterior.noise
-        scatter = record.scatter(self.posterior.noise, self.tuning.scatter)
-        return scatter / math.sqrt(1.0 + self.tuning.certainty * record.measured)
+        scatter = record.scatter(self.posterior.noise, self.constants.scatter)
+        return scatter / math.sqrt(1.0 + self.constants.certainty * record.measured)
 
     def tuning_gain(self) -> tuple[float, float, float]:
         """What tuning a kernel is expected to gain, with the standard deviation, and its probability of a verified kernel."""
-        known, tuning = self.stems.get(TUNE, StemRecord()), self.tuning
-        count = tuning.tuned_trials + known.measured
-        mean = (tuning.tuned_trials * tuning.tuned + known.gained) / count
+        known, constants = self.stems.get(TUNE, StemRecord()), self.constants
+        count = constants.tuned_trials + known.measured
+        mean = (constants.tuned_trials * constants.tuned + known.gained) / count
         rest = max(0.0, known.squares - known.gained**2 / known.measured) if known.measured else 0.0
-        scatter = math.sqrt((tuning.tuned_trials * tuning.tuned_spread**2 + rest) / count)
-        spread = scatter / math.sqrt(1.0 + tuning.certainty * known.measured)
+        scatter = math.sqrt((constants.tuned_trials * constants.tuned_spread**2 + rest) / count)
+        spread = scatter / math.sqrt(1.0 + constants.certainty * known.measured)
         return mean, spread, (9.0 + known.measured) / (10.0 + known.measured + known.failed)
 
     @property
@@ -230,9 +239,9 @@ class Belief:
         return record.success if record is not None else 0.75
 
 
-def believed(evidence: Evidence, tuning: Tuning) -> Belief:
+def believed(evidence: Evidence, constants: Constants) -> Belief:
     """The belief after all trials, in their order: each row has the features that were known before its outcome."""
-    learner = _Learner(evidence, tuning)
+    learner = _Learner(evidence, constants)
     for trial in evidence.trials:
         learner.learn(trial)
     return learner.belief()
@@ -241,8 +250,8 @@ def believed(evidence: Evidence, tuning: Tuning) -> Belief:
 class _Learner:
     """What is known after some of the trials."""
 
-    def __init__(self, evidence: Evidence, tuning: Tuning) -> None:
-        self._evidence, self._tuning = evidence, tuning
+    def __init__(self, evidence: Evidence, constants: Constants) -> None:
+        self._evidence, self._constants = evidence, constants
         roots = [kernel for kernel in evidence.kernels.values() if kernel.parent not in evidence.kernels]
         self._parents = {root.id: _unexpected(root) for root in roots}
         self._pending = {kernel.id: kernel for kernel in evidence.kernels.values() if kernel.id not in self._parents}
@@ -277,8 +286,8 @@ class _Learner:
 
     def _gain(self, trial: Trial, child: Parent, parent: ParentRecord, stem: StemRecord) -> None:
         """A trial that made a verified kernel."""
-        features = _features(self._tuning, self._evidence, parent, stem, trial.stem, trial.predicted)
-        self._parents[child.id] = made = _child(self._tuning.prior, parent, child, features)
+        features = _features(self._constants, self._evidence, parent, stem, trial.stem, trial.predicted)
+        self._parents[child.id] = made = _child(self._constants.prior, parent, child, features)
         self._pending.pop(child.id, None)
         gain = made.value - parent.value
         self._rows.append((features, gain))
@@ -293,12 +302,12 @@ class _Learner:
     def belief(self) -> Belief:
         """What follows from all that was learnt."""
         parents = {**self._parents, **{one.id: _unexpected(one) for one in self._pending.values()}}
-        posterior = fitted(self._tuning.prior, self._rows)
+        posterior = fitted(self._constants.prior, self._rows)
         slopes, categories = _offsets(self._evidence, posterior, self._rows, self._scored)
         rate, repeated = (len(self._scored), self._failed), (self._repeated[0], self._repeated[1])
         gains = tuple(gain for _, gain in self._rows)
         return Belief(
-            self._evidence, self._tuning, posterior, parents, self._stems, slopes, categories, rate, repeated, self._stalled,
+            self._evidence, self._constants, posterior, parents, self._stems, slopes, categories, rate, repeated, self._stalled,
             gains,
         )  # fmt: skip
 
@@ -320,12 +329,12 @@ def _child(prior: Prior, parent: ParentRecord, child: Parent, features: tuple[fl
 
 
 def _features(
-    tuning: Tuning, evidence: Evidence, parent: ParentRecord, record: StemRecord | None, stem: str, predicted: float
+    constants: Constants, evidence: Evidence, parent: ParentRecord, record: StemRecord | None, stem: str, predicted: float
 ) -> tuple[float, ...]:
     predictions = evidence.predictions.get(stem)
     again = predictions.count - 1 if predictions is not None else 0
     if predictions is not None and again:
-        predicted = (1.0 - tuning.averaged) * predicted + tuning.averaged * predictions.mean
+        predicted = (1.0 - constants.averaged) * predicted + constants.averaged * predictions.mean
     predicted = clipped(predicted)
     known = record is not None and record.measured > 0
     gain = clipped(record.gain) if record is not None and known else 0.0

@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import pstdev
 
-from engine.domain.plan import Focus
-from engine.domain.strategy.belief import Belief, Tuning, believed
+from engine.domain.round_plan import Focus
+from engine.domain.strategy.belief import Belief, Constants, believed
 from engine.domain.strategy.draws import Draws
 from engine.domain.strategy.evidence import TUNE, Evidence, OpenIdea, ancestors, clipped
 from engine.domain.strategy.last_kernels import last_step, near_end
@@ -29,13 +29,15 @@ from engine.domain.strategy.steps import (
 )
 from engine.domain.strategy.walk import walk_step
 
-TUNING = Tuning()
+CONSTANTS = Constants()
 
 
-def decided(evidence: Evidence, focus: Focus | None, *, may_ask: bool, ideas: int = 3, tuning: Tuning = TUNING) -> NextStep:
+def decided(
+    evidence: Evidence, focus: Focus | None, *, may_ask: bool, ideas: int = 3, constants: Constants = CONSTANTS
+) -> NextStep:
     """The decision. ``may_ask``: the round has not asked yet; ``ideas`` limits the ideas asked for one parent."""
-    belief = believed(evidence, tuning)
-    each = max(1, min(ideas, round(tuning.ideas)))
+    belief = believed(evidence, constants)
+    each = max(1, min(ideas, round(constants.ideas)))
     if (walked := walk_step(belief, focus, may_ask=may_ask)) is not None:
         return walked
     if near_end(belief):
@@ -49,10 +51,10 @@ class _Search:
 
     def __init__(self, belief: Belief, draws: Draws, each: int) -> None:
         self.belief, self.draws, self.each = belief, draws, each
-        self.weights = belief.posterior.weights(draws, belief.tuning.weight_spread)
-        tuning = belief.tuning
-        scatter: float = (0.15 / max(belief.posterior.noise, 0.03)) ** tuning.used_by_noise
-        self.used: float = tuning.used * (1.0 + tuning.stalled * belief.stalled) * scatter
+        self.weights = belief.posterior.weights(draws, belief.constants.weight_spread)
+        constants = belief.constants
+        scatter: float = (0.15 / max(belief.posterior.noise, 0.03)) ** constants.used_by_noise
+        self.used: float = constants.used * (1.0 + constants.stalled * belief.stalled) * scatter
         self.open = open_ideas(belief)
 
     def decided(self, focus: Focus | None, may_ask: bool) -> NextStep:
@@ -87,7 +89,7 @@ class _Search:
         best = self.belief.parents[top].value if top else -math.inf
         before = -math.inf if focus.best is None else focus.best
         if best > before + 0.02 and not self.belief.familiar(self.belief.evidence.kernels[top].stem):
-            left = max(left, self.belief.tuning.grace)
+            left = max(left, self.belief.constants.grace)
         return Focus(focus.root, left, tried, max(best, before) if own else focus.best) if left > 0 else None
 
     def _lineage(self, focus: Focus) -> list[str]:
@@ -103,19 +105,19 @@ class _Search:
 
     def _ranked(self, focus: Focus | None) -> tuple[str, ...]:
         among: Sequence[str] = candidates(self.belief) if focus is None else self._lineage(focus) or [focus.root]
-        limit = round(self.belief.tuning.parents)
+        limit = round(self.belief.constants.parents)
         ranked = sorted(among, key=self._prospect, reverse=True)[:limit]
         pinned = [k for k, c in self.belief.evidence.kernels.items() if c.pinned and k not in ranked]
         return (*ranked, *pinned)
 
     def _value(self, parent: str) -> float:
         """The value of a parent, less what was already drawn from it."""
-        record, tuning = self.belief.parents[parent], self.belief.tuning
+        record, constants = self.belief.parents[parent], self.belief.constants
         return (
             record.value
             - self.used * record.kernels
-            + tuning.momentum * record.recent
-            - tuning.neutral * max(0, record.neutral - 2)
+            + constants.momentum * record.recent
+            - constants.neutral * max(0, record.neutral - 2)
         )
 
     def _prospect(self, parent: str) -> float:
@@ -161,19 +163,19 @@ class _Search:
         drawn += self._spread() * deviation
         if not idea and drawn > 0:  # an idea that does not fit this parent gains nothing
             drawn *= success
-        score = self._value(parent) + drawn - belief.tuning.failure * (1.0 - success) / 0.75
+        score = self._value(parent) + drawn - belief.constants.failure * (1.0 - success) / 0.75
         return Pair(parent, stem, score, belief.posterior.mean(features) + adjustment, deviation, success, idea)
 
     def _tuning_pair(self, parent: str, idea: str) -> Pair:
         """Other values of the parent's tunables; it needs no new code and rarely fails."""
         pair = tuning_pair(self.belief, parent, idea)
         drawn = pair.expected + self._spread() * pair.deviation
-        score = self._value(parent) + drawn - self.belief.tuning.failure * (1.0 - pair.success) / 0.75
+        score = self._value(parent) + drawn - self.belief.constants.failure * (1.0 - pair.success) / 0.75
         return replace(pair, score=score)
 
     def _spread(self) -> float:
         """Standard deviations above its expectation at which a gain is judged this time."""
-        return self.belief.tuning.optimism + self.draws.normal() * self.belief.tuning.outcome_spread
+        return self.belief.constants.optimism + self.draws.normal() * self.belief.constants.outcome_spread
 
     def _ask(self, ranked: Sequence[str], best: Pair | None) -> Ask | None:
         """Whether a new idea promises more than the best at hand."""
@@ -181,7 +183,7 @@ class _Search:
         if not short:
             return None
         new = max(self._value(k) for k in short) + new_idea_gain(self.belief) + self._spread() * belief.posterior.noise
-        if best is not None and new - best.score <= belief.tuning.ask:
+        if best is not None and new - best.score <= belief.constants.ask:
             return None
         return Ask(tuple(short), self.each)
 
@@ -192,7 +194,7 @@ class _Search:
         new ideas, nothing else can be tried there.
         """
         belief = self.belief
-        if not belief.exhausted or len(belief.gains) < belief.tuning.warm_up or not belief.evidence.invents:
+        if not belief.exhausted or len(belief.gains) < belief.constants.warm_up or not belief.evidence.invents:
             return None
         kernels, best = belief.evidence.kernels, belief.best
         top = belief.parents[best].value
@@ -216,7 +218,7 @@ class _Search:
         A second attempt reaches a share of what the first one gained. Its first step is the best idea at hand that ``at`` has
         not tried and that is not familiar, if there is one.
         """
-        belief, regress = self.belief, self.belief.tuning.regress
+        belief, regress = self.belief, self.belief.constants.regress
         value, tried = belief.parents[at].value, belief.parents[at].tried
         new = [i for i in self.open.get(at, ()) if i.stem not in tried and not belief.familiar(i.stem)]
         if new:

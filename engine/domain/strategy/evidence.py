@@ -10,7 +10,7 @@ from itertools import islice
 
 from engine.domain import queries
 from engine.domain.model import AGENT, PLAYBOOK
-from engine.domain.plan import CategoryRate
+from engine.domain.round_plan import CategoryRate
 from engine.domain.state import Idea, IdeaStatus, SessionState, Stage
 from engine.domain.strategy.values import WINDOW, Parent, variance, with_races
 

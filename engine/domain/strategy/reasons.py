@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from engine.domain.plan import Focus
+from engine.domain.round_plan import Focus
 from engine.domain.strategy.belief import Belief
 from engine.domain.strategy.evidence import TUNE
 from engine.domain.strategy.racing import RaceWorth

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from engine.domain.plan import Focus
+from engine.domain.round_plan import Focus
 from engine.domain.strategy.belief import Belief
 from engine.domain.strategy.evidence import TUNE, OpenIdea, lineage_stems
 from engine.domain.strategy.regression import expected_improvement
@@ -104,7 +104,7 @@ def repeated_pair(belief: Belief, parent: str, stem: str, predicted: float) -> P
 def repeatable(belief: Belief) -> Iterator[tuple[str, float]]:
     """The ideas that gained where they were tried, with the gain predicted of them."""
     for stem, record in belief.stems.items():
-        if record.measured and record.gained > belief.tuning.retarget:
+        if record.measured and record.gained > belief.constants.retarget:
             predictions = belief.evidence.predictions.get(stem)
             yield stem, predictions.mean if predictions is not None else record.gain
 

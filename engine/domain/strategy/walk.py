@@ -8,7 +8,7 @@ parents. This pays only where later ideas regain what kernels lost; how often th
 
 from __future__ import annotations
 
-from engine.domain.plan import Focus
+from engine.domain.round_plan import Focus
 from engine.domain.strategy.belief import Belief
 from engine.domain.strategy.evidence import TUNE
 from engine.domain.strategy.steps import MOST_ASKED, Ask, NextStep, belief_pair

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.domain.model import CATEGORIES, Device, Dialect, PrecisionClass
-from engine.domain.plan import CategoryRate
+from engine.domain.round_plan import CategoryRate
 from engine.ideas.prompts.hardware import capability
 
 _FEWEST = 3
