@@ -23,6 +23,10 @@ _WEIGHTS = {
     "times proposed": (0.03, 0.05),
 }
 """Feature, in the order of ``_features`` → prior mean and standard deviation of its weight."""
+PREDICTION, SHORTFALL, RECENT = map(
+    tuple(_WEIGHTS).index, ("prediction", "shortfall of the parent", "recent gain of the lineage")
+)
+"""Where these features are in the vector."""
 _PRIOR = Prior(tuple(mean for mean, _ in _WEIGHTS.values()), tuple(deviation for _, deviation in _WEIGHTS.values()))
 
 
@@ -84,7 +88,7 @@ _AUTHOR = 2.0
 """Squared predictions after which an author's own slope counts as much as the common one."""
 _CATEGORY = 6.0
 """Trials after which a category's own mean counts as much as zero."""
-_GAINED = 0.02
+GAINED = 0.02
 """The smallest gain that counts as progress: 2 %."""
 _LATEST = 8
 """Trials of a parent's own ideas among which one idea may prevail."""
@@ -296,7 +300,7 @@ class _Learner:
         known = (gain, child.variance + parent.variance)
         stem.least, stem.most = min(stem.least, known), max(stem.most, known)
         stem.gained, stem.squares, stem.measured = stem.gained + gain, stem.squares + gain * gain, stem.measured + 1
-        if made.value > self._best + _GAINED:
+        if made.value > self._best + GAINED:
             self._best, self._stalled = made.value, 0
 
     def belief(self) -> Belief:
@@ -324,7 +328,7 @@ def _child(prior: Prior, parent: ParentRecord, child: Parent, features: tuple[fl
     variance = child.variance * noise / (noise + child.variance)
     return ParentRecord(
         value, variance, expected - value, 0, 0.5 * parent.recent + 0.5 * (value - parent.value),
-        0 if value > parent.top + 0.5 * _GAINED else parent.neutral + 1, max(parent.top, value),
+        0 if value > parent.top + 0.5 * GAINED else parent.neutral + 1, max(parent.top, value),
     )  # fmt: skip
 
 

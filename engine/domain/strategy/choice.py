@@ -9,9 +9,10 @@ from itertools import pairwise
 from statistics import pstdev
 
 from engine.domain.round_plan import Focus
-from engine.domain.strategy.belief import Belief, Constants, believed
+from engine.domain.strategy.belief import GAINED, RECENT, SHORTFALL, Belief, Constants, believed
 from engine.domain.strategy.draws import Draws
 from engine.domain.strategy.evidence import TUNE, Evidence, OpenIdea, ancestors, clipped
+from engine.domain.strategy.from_latest import step_from_latest
 from engine.domain.strategy.last_kernels import last_step, near_end
 from engine.domain.strategy.regression import dot, expected_improvement
 from engine.domain.strategy.steps import (
@@ -27,7 +28,6 @@ from engine.domain.strategy.steps import (
     short_of_ideas,
     tuning_pair,
 )
-from engine.domain.strategy.walk import walk_step
 
 CONSTANTS = Constants()
 
@@ -38,8 +38,8 @@ def decided(
     """The decision. ``may_ask``: the round has not asked yet; ``ideas`` limits the ideas asked for one parent."""
     belief = believed(evidence, constants)
     each = max(1, min(ideas, round(constants.ideas)))
-    if (walked := walk_step(belief, focus, may_ask=may_ask)) is not None:
-        return walked
+    if (from_latest := step_from_latest(belief, focus, may_ask=may_ask)) is not None:
+        return from_latest
     if near_end(belief):
         return last_step(belief, each, may_ask=may_ask)
     draws = Draws(evidence.seed, f"{evidence.step}:{len(evidence.trials)}:{may_ask}")
@@ -88,7 +88,7 @@ class _Search:
         top = max(own, key=lambda k: self.belief.parents[k].value, default="")
         best = self.belief.parents[top].value if top else -math.inf
         before = -math.inf if focus.best is None else focus.best
-        if best > before + 0.02 and not self.belief.familiar(self.belief.evidence.kernels[top].stem):
+        if best > before + GAINED and not self.belief.familiar(self.belief.evidence.kernels[top].stem):
             left = max(left, self.belief.constants.grace)
         return Focus(focus.root, left, tried, max(best, before) if own else focus.best) if left > 0 else None
 
@@ -122,7 +122,8 @@ class _Search:
 
     def _prospect(self, parent: str) -> float:
         record, weights = self.belief.parents[parent], self.weights
-        return self._value(parent) + weights[4] * clipped(record.shortfall, 0.5) + weights[6] * clipped(record.recent)
+        shortfall, recent = clipped(record.shortfall, 0.5), clipped(record.recent)
+        return self._value(parent) + weights[SHORTFALL] * shortfall + weights[RECENT] * recent
 
     def _pairs(self, ranked: Sequence[str], restarted: str = "") -> list[Pair]:
         """The open ideas of the ranked parents, and ideas that gained elsewhere; a restart begins with an idea of its own."""
@@ -163,15 +164,18 @@ class _Search:
         drawn += self._spread() * deviation
         if not idea and drawn > 0:  # an idea that does not fit this parent gains nothing
             drawn *= success
-        score = self._value(parent) + drawn - belief.constants.failure * (1.0 - success) / 0.75
+        score = self._score(parent, drawn, success)
         return Pair(parent, stem, score, belief.posterior.mean(features) + adjustment, deviation, success, idea)
 
     def _tuning_pair(self, parent: str, idea: str) -> Pair:
         """Other values of the parent's tunables; it needs no new code and rarely fails."""
         pair = tuning_pair(self.belief, parent, idea)
         drawn = pair.expected + self._spread() * pair.deviation
-        score = self._value(parent) + drawn - self.belief.constants.failure * (1.0 - pair.success) / 0.75
-        return replace(pair, score=score)
+        return replace(pair, score=self._score(parent, drawn, pair.success))
+
+    def _score(self, parent: str, drawn: float, success: float) -> float:
+        """What a pair is worth: the parent's value and the gain drawn for it, less what a likely failure loses."""
+        return self._value(parent) + drawn - self.belief.constants.failure * (1.0 - success) / 0.75
 
     def _spread(self) -> float:
         """Standard deviations above its expectation at which a gain is judged this time."""
@@ -203,7 +207,7 @@ class _Search:
         for below, at in pairwise(ancestors(kernels, best)):
             if belief.familiar(kernels[below].stem):
                 continue
-            steps += belief.parents[below].value > belief.parents[at].value + 0.02
+            steps += belief.parents[below].value > belief.parents[at].value + GAINED
             if not steps:
                 continue
             mean = self._regained(at, below, top)

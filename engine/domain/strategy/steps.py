@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.domain.round_plan import Focus
-from engine.domain.strategy.belief import Belief
+from engine.domain.strategy.belief import PREDICTION, Belief
 from engine.domain.strategy.evidence import TUNE, OpenIdea, lineage_stems
 from engine.domain.strategy.regression import expected_improvement
 
@@ -62,7 +62,7 @@ class NextStep:
     """The parents considered, best first."""
     last: LastKernels | None = None
     """Where the session's end is near."""
-    walks: bool = False
+    from_latest: bool = False
     """Whether it goes on from the latest kernel, as sequential revision does."""
 
 
@@ -124,7 +124,7 @@ def short_of_ideas(belief: Belief, ranked: Sequence[str], waiting: dict[str, lis
 def new_idea_gain(belief: Belief) -> float:
     """The gain expected of the best new idea: the mean over the latest ideas, before they were tried."""
     trials = belief.evidence.trials[-20:]
-    gains = [belief.posterior.means[1] * trial.predicted for trial in trials]
+    gains = [belief.posterior.means[PREDICTION] * trial.predicted for trial in trials]
     return (sum(gains) + 0.15) / (len(gains) + 1)
 
 
