@@ -48,7 +48,7 @@ from engine.session.writer import SessionWriter
 from engine.toolchain.normal_form import form_digest
 from engine.trial.bench import Assignment
 
-PROPOSERS = (PLAYBOOK, PASTE)
+KEYLESS_PROPOSERS = (PLAYBOOK, PASTE)
 """Proposers that need no key."""
 
 
@@ -122,13 +122,11 @@ async def begin(request: NewSession, say: Say) -> LiveSession:
         device, signature = await bench.describe(say, ceilings=True)
         opened = await _with_prior(request, opened, device, say)
         root = await _naive_port(bench, opened, device, signature, say)
-        if isinstance(root, str) and not request.seeds:
-            raise ProblemError(f"{request.problem.name}: no naive port: {root}; provide a first kernel with --seed-kernel FILE")
-        ideas = proposers.open(root if isinstance(root, Draft) else None)
-        ports = Ports(
-            _with_cached_verdicts(bench, opened, device), ideas, steered=proposers.permission.steered, form=form_digest,
-            workers=bench if isinstance(bench, FleetBench) else None,
-        )  # fmt: skip
+        if isinstance(root, _NoPort) and not request.seeds:
+            raise ProblemError(
+                f"{request.problem.name}: no naive port: {root.reason}; provide a first kernel with --seed-kernel FILE"
+            )
+        ports = _ports(bench, opened, device, proposers, root)
         writer = _created(request, opened)
         lazy_blobs.blobs = writer.blobs
         proposers.permission.created(writer.folder, writer.state)
@@ -175,11 +173,11 @@ async def resume(folder: Path, say: Say, device: str = "", fleet: str = "") -> L
 
     ``device`` overrides the device of the journal; ``fleet``: as in ``NewSession``.
 
-    Raises EspalierError: no session, locked, read-only, too new, or its device
-    or compiler is missing here; UntrustedError if it was made elsewhere and the user has not allowed what it would run.
+    Raises EspalierError if there is no session, if it is locked, read-only or too new, or if its device or compiler is missing
+    here; UntrustedError if it was made elsewhere and the user has not allowed what it would run.
     """
     state = store.state_of(folder)
-    WriterLock(folder).release()
+    WriterLock(folder).release()  # a locked or read-only session is refused before anything expensive
     opened = state.opened
     assert opened is not None, "a journal begins with it"
     label = device or queries.device_label(state)
@@ -196,13 +194,8 @@ async def resume(folder: Path, say: Say, device: str = "", fleet: str = "") -> L
         say("loading torch and the problem")
         here, signature = await bench.describe(say, ceilings=state.preparation is None)
         root = None if state.kernels else await _naive_port(bench, opened, here, signature, say)
-        ideas = proposers.open(root if isinstance(root, Draft) else None)
         moved = state.device is not None and not queries.same_device(state.device, here)
-        ports = Ports(
-            _with_cached_verdicts(bench, opened, here), ideas, steered=permission.steered, form=form_digest,
-            workers=bench if isinstance(bench, FleetBench) else None,
-        )  # fmt: skip
-        live = LiveSession.resume(folder, ports, prepare_again=moved)
+        live = LiveSession.resume(folder, _ports(bench, opened, here, proposers, root), prepare_again=moved)
         await _require_still(live)
         return live
     except BaseException:
@@ -253,10 +246,27 @@ def _assignment(opened: SessionOpened, label: str = "", known: Preparation | Non
     )  # fmt: skip
 
 
+def _ports(
+    bench: SessionBench, opened: SessionOpened, device: Device, proposers: _Proposers, root: Draft | _NoPort | None
+) -> Ports:
+    """What a live session works through. ``root``: as ``_naive_port`` returns it."""
+    return Ports(
+        _with_cached_verdicts(bench, opened, device), proposers.open(root if isinstance(root, Draft) else None),
+        steered=proposers.permission.steered, form=form_digest, workers=bench if isinstance(bench, FleetBench) else None,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _NoPort:
+    """Why no naive port could be generated."""
+
+    reason: str
+
+
 async def _naive_port(
     bench: SessionBench, opened: SessionOpened, device: Device, signature: Signature, say: Say
-) -> Draft | str | None:
-    """A generated naive port, or the reason why there is none; ``None`` if the playbook has one."""
+) -> Draft | _NoPort | None:
+    """The generated naive port, if one can be generated; ``None`` if the playbook has one."""
     dialect = dialect_for(device, signature, opened.settings.dialect)
     folder = catalog.folder(opened.problem)
     if folder is not None and available(folder, dialect).root:
@@ -270,7 +280,7 @@ async def _naive_port(
         port = seed_from_text(text, name)
         return Draft(text, dialect, port.kernel.contract, name, port.tunables)
     except ProblemError as error:
-        return str(error)
+        return _NoPort(str(error))
 
 
 @dataclass(slots=True)

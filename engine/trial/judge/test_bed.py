@@ -31,7 +31,7 @@ from engine.trial.judge.mismatch_tally import evidence, unwritten
 from engine.trial.judge.perturbations import OWN, perturb, swap_few, with_swaps
 from engine.trial.judge.runner_memory import Outputs
 from engine.trial.judge.taken_outputs import Left, OutputTaker, Taken
-from engine.trial.judge.tolerance import CheckResult
+from engine.trial.judge.tolerance import AllclosePolicy, CheckResult
 from engine.trial.judge.watch import Watch
 from engine.trial.judge.written_memory import WrittenMemory
 from engine.trial.messages import ArenaHandle, Slot
@@ -265,7 +265,7 @@ class TestBed:
         return self._known[1]
 
     def _compute_expected(self, slot: int) -> Sequence[torch.Tensor]:
-        if self.calibration.policy.against_eager:
+        if isinstance(self.calibration.policy, AllclosePolicy):
             return self.reference.call(self.draw_weights(), self._given(slot))
         return self.reference.exact_of(self.draw_weights(), lambda: self._given(slot)).outputs
 
