@@ -20,8 +20,8 @@ class Assignment:
     device: str
     tolerance: str = "class"
     baseline: str = "eager"
-    others: tuple[str, ...] = ()
-    """Further baselines."""
+    further_baselines: tuple[str, ...] = ()
+    """Baselines beside the ranking one."""
     cold: bool = True
     same: tuple[float, float, float] | None = None
     """The session's A/A interval (the ranking baseline against itself), if already measured."""

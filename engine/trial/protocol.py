@@ -106,7 +106,7 @@ class OpenRequest(Message, frozen=True):
     device: str
     tolerance: str
     baseline: str
-    others: tuple[str, ...]
+    further_baselines: tuple[str, ...]
     cold: bool
     confined: bool
     """Whether hosts run in bubblewrap."""

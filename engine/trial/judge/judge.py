@@ -191,7 +191,7 @@ class Judge:
 
     def memory_plans(self) -> tuple[WorkloadMemory, ...]:
         """The memory plans of all workloads, the opened one's first."""
-        return (self._trials[0].beds.memory, *self._trials[0].beds.others())
+        return (self._trials[0].beds.memory, *self._trials[0].beds.other_workloads())
 
     def reference_for(self, workload: Workload) -> Reference:
         """The reference on one of the workloads or of their hold-out shapes."""

@@ -89,8 +89,8 @@ class WorkloadTrial:
         self._checked: tuple[Candidate, CheckedOutputs] | None = None
         """The last ``check``, for the ``verify`` that follows it."""
         processes = TrialProcesses(
-            1 + len(opened.others), sum(not n.startswith("compile") for n in opened.others) + 1, tools.most_pairs,
-            tuple(needs_of(r).operands for r in self.holdouts),
+            1 + len(opened.further_baselines), 1 + sum(not name.startswith("compile") for name in opened.further_baselines),
+            tools.most_pairs, tuple(needs_of(r).operands for r in self.holdouts),
         )  # fmt: skip
         calibrations = KnownCalibrations(opened.calibrations, opened.tolerance)
         self.beds = TestBeds(opened, tools.device, self.reference, self.holdouts, processes, tools.pool, calibrations)
