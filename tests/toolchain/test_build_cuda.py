@@ -120,7 +120,7 @@ def test_system_files_cannot_be_included(bubblewrap: Confinement) -> None:
 
 
 @pytest.mark.usefixtures("nvcc")
-def test_another_architecture() -> None:
+def test_each_gpu_architecture_has_a_build_of_its_own() -> None:
     with pytest.raises(ToolchainError, match="not for 'x86_64'"):
         _build(_request(PLAN, arch="x86_64"), LimitsOnly())
     older = _build(_request(PLAN, arch="sm_80"), LimitsOnly())
