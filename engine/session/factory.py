@@ -34,7 +34,7 @@ from engine.ideas.proposer import Proposer
 from engine.ideas.recall import Recall, recorded_replies
 from engine.journal import store
 from engine.journal.blobs import Blobs
-from engine.journal.lock import WriterLock, unwritable_error
+from engine.journal.lock import require_writable, unwritable_error
 from engine.problem import catalog
 from engine.sandbox.trial_sandbox import find_judge_reason
 from engine.session import priors, trust
@@ -177,7 +177,7 @@ async def resume(folder: Path, say: Say, device: str = "", fleet: str = "") -> L
     here; UntrustedError if it was made elsewhere and the user has not allowed what it would run.
     """
     state = store.state_of(folder)
-    WriterLock(folder).release()  # a locked or read-only session is refused before anything expensive
+    require_writable(folder)  # before anything expensive
     opened = state.opened
     assert opened is not None, "a journal begins with it"
     label = device or queries.device_label(state)
