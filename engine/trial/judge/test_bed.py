@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from engine.domain.errors import DeviceError
-from engine.domain.memory_plan import MOST_SLOTS, MemoryPlan
+from engine.domain.memory_plan import ROOMY, MemoryPlan
 from engine.domain.mismatch import Mismatch
 from engine.domain.model import Device, Operand, Role
 from engine.domain.problem_format import FormatVerdict
@@ -37,8 +37,6 @@ from engine.trial.judge.written_memory import WrittenMemory
 from engine.trial.messages import ArenaHandle, Slot
 from engine.trial.shared import arena
 from engine.trial.shared.layout import NAN_BYTES, POISONS, nbytes, plan_layout
-
-_ROOMY = MemoryPlan(MOST_SLOTS, keeps_inputs=True, keeps_processes=True, copies_on_host=False, exact_on_host=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ class TestBed:
         reference: Reference,
         calibration: Calibration,
         device: Device,
-        plan: MemoryPlan = _ROOMY,
+        plan: MemoryPlan = ROOMY,
         slots: int | None = None,
     ) -> None:
         """``slots``: their number, if it is not the plan's."""
