@@ -235,7 +235,7 @@ class Session:
     def start(self, say: Say = lambda text: None) -> None:
         """Keep the search running in the background until ``close``, also after a wait for a decision. Raises like ``run``.
 
-        What stops it is told by ``stopped``; ``start`` then continues.
+        ``stopped`` says why it stopped; ``start`` then continues.
         """
         self._hosted(say).start()
 

@@ -42,7 +42,7 @@ class ProgressPrinter:
         self._status: Line = ()
         self._table: LiveTable | None = None
         self._waits: set[str] = set()
-        """What was printed of leases that are waited for; it is said again every few seconds."""
+        """Printed lines on leases that are waited for; the lease repeats them every few seconds."""
         self._quiet, self._verbose = quiet(), verbose()
 
     def show(self, text: str) -> None:

@@ -1,6 +1,6 @@
 """Verdicts over a suite: what is judged on several workloads becomes one figure, with each workload's beside it. Pure.
 
-A suite of one is its workload: nothing is combined, and nothing is told workload by workload.
+A suite of one is its workload: nothing is combined, and there are no figures by workload.
 """
 
 from __future__ import annotations

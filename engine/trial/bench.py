@@ -209,7 +209,7 @@ class TrialBench:
         return _rejected(outcome) if isinstance(outcome, w.Suspected) else outcome
 
     async def try_measure(self, kernel: KernelSpec, say: Say) -> w.Measured | w.Failed | w.Impossible:
-        """``measure_kernel``, likewise."""
+        """``measure_kernel``, where a quarantined kernel is rejected too."""
         outcome = await self.measure_kernel(kernel, say)
         return _rejected(outcome) if isinstance(outcome, w.Suspected) else outcome
 

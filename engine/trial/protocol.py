@@ -211,7 +211,7 @@ class DrawReply(Message, frozen=True):
 
 
 class CheckRequest(Message, frozen=True):
-    """Check a kernel's outputs, without timing it: what can be told before baselines are measured."""
+    """Check a kernel's outputs, without timing it: all that can be checked before baselines are measured."""
 
     candidate: Candidate
 

@@ -114,7 +114,7 @@ class StemRecord:
     least: tuple[float, float] = (math.inf, 0.0)
     """Its smallest gain, with the variance of its measurement."""
     most: tuple[float, float] = (-math.inf, 0.0)
-    """Its largest gain, likewise."""
+    """Its largest gain, with the variance of its measurement."""
 
     @property
     def differs(self) -> bool:

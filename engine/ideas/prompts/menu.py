@@ -16,7 +16,7 @@ from engine.domain.round_plan import CategoryRate
 from engine.ideas.prompts.hardware import capability
 
 _FEWEST = 3
-"""Ideas from which on a rate is told."""
+"""Fewest ideas of a category for which its rate is reported."""
 
 
 class Bottleneck(StrEnum):

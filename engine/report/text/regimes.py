@@ -96,7 +96,7 @@ def difference(ratio: Interval) -> str:
 
 
 def difference_words(ratio: Interval) -> str:
-    """``difference``, or why it cannot be told."""
+    """``difference``, or why there is none to report."""
     return difference(ratio) if stats.is_measurable(ratio) else TOO_WIDE
 
 

@@ -129,7 +129,7 @@ class CheckResult:
     errors: Errors
     passed: bool
     caveat: str = ""
-    """A difference that is told and does not fail."""
+    """A difference that is reported and does not fail the kernel."""
     limit: ClassErrors | None = None
     """The limits that were applied."""
     evidence: tuple[Mismatch, ...] = ()
