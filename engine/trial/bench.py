@@ -355,7 +355,7 @@ async def built(kernel: BuiltKernel, store: StoreBlob) -> w.Built:
 
 
 def build_failed(found: BuildFailure, store: StoreBlob) -> w.Failed:
-    """The same of a kernel that did not build."""
+    """The result of a build work item whose kernel did not build."""
     kind = FailureKind.TIMED_OUT if found.timed_out else FailureKind.BUILD_FAILED
     return w.Failed(Failure(kind, found.reason, store(found.log.encode())), found.seconds)
 

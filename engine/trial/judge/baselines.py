@@ -70,7 +70,7 @@ class Baselines:
 
     @property
     def claimable(self) -> float:
-        """As ``claimable``, of the ranking baseline."""
+        """The smallest effect that is claimed, in logarithms, from what the ranking baseline shows against itself."""
         return claimable(self.same)
 
     @property

@@ -80,7 +80,7 @@ class ContentionMonitor:
         """Processor time of the process in the last call, as a share of what the cores had; without its children's."""
 
     def for_process(self, process: int | None) -> ContentionMonitor:
-        """Itself, for the next call of ``process`` (its pid here, ``None`` where unknown)."""
+        """This monitor, for the next call of ``process`` (its pid here, ``None`` where unknown)."""
         self._process = process
         self._lost, self.share_used = 0.0, 0.0
         return self

@@ -130,7 +130,7 @@ class ProcessPool:
             self._started_runner(name, pair)
 
     def start_next_baselines(self, name: str) -> None:
-        """The same for the pairs after a kernel's screen, where the memory plan ends the processes of each pair."""
+        """Start a baseline's runners for the pairs after a screen, where the memory plan ends the processes of each pair."""
         for pair in range(1, 1 + self._pairs_ahead):
             self._started_runner(name, pair)
 

@@ -210,7 +210,7 @@ class RunnerClient:
         self._by_host(partial(self._host.resume, children=self._has_children))
 
     def gated_call(self, slot: int, release: Callable[[], None], hook: CallHook | None) -> Timing:
-        """The same on a GPU, with the gate: ``release`` enqueues inputs and cache flush. Raises TrialFailed."""
+        """``call`` on a GPU, behind the gate: ``release`` enqueues inputs and cache flush. Raises TrialFailed."""
         assert self.gate is not None
         gate = self.gate
         self._at_rest()

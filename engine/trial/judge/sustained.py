@@ -133,13 +133,13 @@ class SustainedTrial:
         return [(first + call) % self._bed.slots for call in range(calls - last, calls)]
 
     def _release_again(self, first: int, calls: int) -> None:
-        """The same inputs again for the slots of so many calls."""
+        """Copy the same inputs to lent memory again, for the slots of so many calls."""
         for slot in self._slots(first, calls):
             self._bed.release(slot)
             self._bed.let_go(slot)
 
     def _draw_again(self, first: int, calls: int) -> None:
-        """New inputs for the slots of so many calls."""
+        """Draw new inputs for the slots of so many calls."""
         for slot in self._slots(first, calls):
             self._bed.refill(slot)
             self._bed.let_go(slot)
