@@ -32,8 +32,8 @@ LEASES = "ESPALIER_LEASES"
 _SHARED = Path("/tmp/espalier-leases")
 _QUEUE, _DEVICE = "queue", "device"
 """Files that are locked while a ticket is added, and while the device is held."""
-_POLL_S, _LONG_POLL_S = 0.05, 0.25
-_HEARTBEAT_S = 5.0
+_POLL_S, _LONG_POLL_S, _HEARTBEAT_S = 0.05, 0.25, 5.0
+"""Seconds between two looks at the queue, at first and once the wait was reported; and between two reports."""
 _SLICE_S = 30.0
 """Seconds after which a holder gives the device to a waiting process, between two uses."""
 _IDLE_S = 0.5

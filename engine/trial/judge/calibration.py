@@ -38,6 +38,7 @@ from engine.trial.judge.ties import IndexTrace
 from engine.trial.judge.tolerance import HOPELESS, ClassPolicy, Policy, allowed_class, error_limit, make_policy
 
 _SEEDS = 2
+"""Cases on the problem's own inputs."""
 _FEW_ELEMENTS = 16
 _FEW_ELEMENTS_ERROR = 1e-6
 """Lower bound on a class's error where every output has fewer than 16 elements: too few to show how rounding errors vary, and

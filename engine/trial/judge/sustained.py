@@ -33,7 +33,9 @@ from engine.trial.judge.watch import Watch
 from engine.trial.messages import RunKernel
 
 _TURNS = 2
+"""Turns of each contestant in a process pair: A-B-B-A."""
 _NULL_CALLS = 5
+"""Empty calls, whose median is the cost of an order and its reply."""
 _ROUGH = 2
 """Calls of the burst that shows how long a call takes: of a burst, no cache is flushed, and a module may report new memory."""
 _READ_AT = 0.5

@@ -41,10 +41,11 @@ from engine.trial.judge.perturbations import OWN, SPECIAL, ZERO_SLICES
 
 POLICIES = ("class", "class:fp32", "class:tf32", "class:half", "crfm", "kernelbench")
 _CRFM = 1e-2
+"""The absolute and relative tolerance of ``crfm``."""
 _KERNELBENCH = {torch.float32: 1e-4, torch.float64: 1e-4}
+"""Those of ``kernelbench`` by type;"""
 _KERNELBENCH_HALF = 1e-2
-
-
+"""for all other types."""
 HOPELESS = 0.25
 """Limits above this do not discriminate: such inputs are not judged, and no limit on the problem's own is widened that far."""
 FACTORS: Mapping[PrecisionClass, float] = {PrecisionClass.FP32: 10.0, PrecisionClass.TF32: 3.0, PrecisionClass.HALF: 3.0}

@@ -41,12 +41,15 @@ Say = Callable[[str], None]
 Pair = TypeVar("Pair", PairTimes, SustainedPair)
 
 _OWN_TRIALS = 3
+"""Calls on the problem's own inputs; in a suite there is one on each workload."""
 _OWN_S = 10.0
 """After so many seconds no further call on the problem's own inputs is made: every timed call is checked as well."""
 _HOLDOUT_TRIALS = 2
+"""Calls on each hold-out shape."""
 _SCREEN_SAMPLES = 6
 """With the warm-up, one burst over eight slots."""
 _JITTER_LIMIT = 1e-2
+"""Two calls on the same inputs may differ by so much, in units of scale, or by twice the tolerance."""
 _SCREEN_RETRIES = 2
 """Repetitions of a screen that raises doubts."""
 _PERTURBED = 3
