@@ -15,7 +15,7 @@ from dataclasses import replace
 from engine.codegen.naive import abi
 from engine.domain import work as w
 from engine.domain.errors import KernelCodeError
-from engine.domain.hot_code import HotCode
+from engine.domain.hot_code import HotCode, NoHotCode
 from engine.domain.memory_plan import WorkloadMemory
 from engine.domain.model import (
     Blob,
@@ -285,8 +285,8 @@ class TrialBench:
         cold = self._assignment.cold
         if support is None:
             return await ncu.profile_gpu(subject, *common, cold=cold)
-        if isinstance(support, str):
-            counters = Profile(0, note=support)
+        if isinstance(support, perf.NoCounters):
+            counters = Profile(0, note=support.reason)
         else:
             counters = await perf.profile_cpu(subject, support, *common, cold=cold)
         if kernel.dialect is Dialect.PYTHON:
@@ -339,10 +339,10 @@ class TrialBench:
         await self._judge.close()
 
 
-def _with_hot_code(counters: Profile, hot: HotCode | str, device: Device) -> Profile:
+def _with_hot_code(counters: Profile, hot: HotCode | NoHotCode, device: Device) -> Profile:
     """The profile with the kernel's hot code, or with the reason why it is not known."""
-    if isinstance(hot, str):
-        return replace(counters, note="; ".join(filter(None, (counters.note, f"hot code unknown: {hot}"))))
+    if isinstance(hot, NoHotCode):
+        return replace(counters, note="; ".join(filter(None, (counters.note, f"hot code unknown: {hot.reason}"))))
     return replace(counters, hot=hot, device=device.name)
 
 
