@@ -187,7 +187,7 @@ def test_a_malformed_price_list_is_refused_first(espalier: Call, home: Path) -> 
 
 
 def test_the_story_prints_one_line_per_event(espalier: Call, recorded: Path) -> None:
-    result = espalier("replay", "scripted", "--headless", "--story")
+    result = espalier("replay", "scripted", "--plain", "--story")  # --plain opens a terminal UI without a terminal, too
     assert result.status == 0
     assert "round 2 opened, parents k2, k3" in result.out
     assert "k4 mismatch: planted: mismatch" in result.out
