@@ -41,7 +41,7 @@ from tui.tiny_terminals import guard_tiny_terminals
 
 if TYPE_CHECKING:
     from engine.domain.trust import TrustQuestion
-    from tui.bridge import Bridge, Say
+    from tui.bridge import Bridge, SavedSession, Say
     from tui.screens.open_session import OpenBridge
     from tui.screens.transport import TransportScreen
     from tui.session_watch import SessionWatch
@@ -136,17 +136,15 @@ class EspalierApp(TerminalApp):
         if self._first[0] == "home":
             return
         await while_shown(self, load_session_screens())
-        from tui.bridge import NewSession
+        from tui.bridge import NewSession, SavedSession
 
         match self._first:
             case ("new", NewSession() as request):
                 self._open(f"New session: {request.problem.name}", partial(self.opener.begin, request))
-            case ("open", Path() as folder):
-                self._open_folder(folder, OpenMode.OPEN)
-            case ("replay", Path() as folder):
-                self._open_folder(folder, OpenMode.REPLAY)
-            case ("follow", Path() as folder):
-                self._open_folder(folder, OpenMode.FOLLOW)
+            case ("open", SavedSession() as saved):
+                self._resume(saved)
+            case ("replay" | "follow" as mode, Path() as folder):
+                self._open_folder(folder, OpenMode(mode))
             case _:
                 pass
 
@@ -160,13 +158,14 @@ class EspalierApp(TerminalApp):
 
     def on_transport_screen_fork_requested(self, event: TransportScreen.ForkRequested) -> None:
         """Copy the session up to this point and resume the copy."""
+        from tui.bridge import SavedSession
 
         async def fork(say: Say) -> Bridge:
             say("copying the journal up to this point")
             folder, lost = await asyncio.to_thread(self.opener.fork, event.folder, event.position)
             if lost:
                 self.notify(lost, severity="warning", markup=False, timeout=20)
-            return await self.opener.resume(folder, say)
+            return await self.opener.resume(SavedSession(folder), say)
 
         self._open(f"Fork of {event.folder.name}", fork)
 
@@ -175,9 +174,14 @@ class EspalierApp(TerminalApp):
         if running is not None and running.folder == folder and mode is not OpenMode.REPLAY:
             self._show_screen(running)
         elif mode is OpenMode.OPEN:
-            self._open(f"Opening {folder.name}", partial(self.opener.resume, folder), folder)
+            from tui.bridge import SavedSession
+
+            self._resume(SavedSession(folder))
         else:
             self._watch(folder, mode)
+
+    def _resume(self, saved: SavedSession) -> None:
+        self._open(f"Opening {saved.folder.name}", partial(self.opener.resume, saved), saved.folder)
 
     @work(group="watch", exclusive=True)
     async def _watch(self, folder: Path, mode: OpenMode) -> None:
@@ -204,7 +208,7 @@ class EspalierApp(TerminalApp):
             case Bridge():
                 await self._show(outcome)
             case UntrustedError():
-                await self._ask_trust(outcome.question, title, opening)
+                await self._ask_trust(outcome.question, title, opening, folder)
             case JournalLocked() if folder is not None:
                 self.notify("Another process runs this session: you steer it from here", markup=False, timeout=10)
                 self._watch(folder, OpenMode.JOIN)
@@ -215,13 +219,16 @@ class EspalierApp(TerminalApp):
             case None:
                 pass
 
-    async def _ask_trust(self, asked: TrustQuestion, title: str, opening: OpenBridge) -> None:
-        """Ask whether this may run here, then open it, replay it, or do nothing."""
+    async def _ask_trust(self, asked: TrustQuestion, title: str, opening: OpenBridge, folder: Path | None) -> None:
+        """Ask whether this may run here, then open it, replay it, or do nothing. A fork is not made a second time."""
         from engine.domain.trust import PathKind
+        from tui.bridge import SavedSession
         from tui.screens.trust_dialog import TrustAnswer, TrustDialog
 
         answer = await self.push_screen_wait(TrustDialog(asked))
         session = Path(asked.path) if asked.kind is PathKind.SESSION else None
+        forked = session is not None and (folder is None or not session.samefile(folder))
+        again = partial(self.opener.resume, SavedSession(session)) if session is not None and forked else opening
         if answer is TrustAnswer.REPLAY and session is not None:
             self._watch(session, OpenMode.REPLAY)
         if answer is not TrustAnswer.TRUST:
@@ -231,7 +238,7 @@ class EspalierApp(TerminalApp):
         except EspalierError as error:
             self.notify(str(error), severity="error", markup=False, timeout=15)
         else:
-            self._open(title, partial(self.opener.resume, session) if session is not None else opening, session)
+            self._open(title, again, session)
 
     async def _close_other_search(self) -> bool:
         """Close the running search, if any, after asking. Returns whether another one may start."""
@@ -380,7 +387,7 @@ class EspalierApp(TerminalApp):
 
 
 def main(action: str = "home", subject: object = None) -> None:
-    """Run the terminal UI: ``home``; ``new`` and a ``NewSession``; ``open``, ``replay`` or ``follow`` and a folder.
+    """Run the terminal UI. ``action`` and ``subject``: as for ``engine.cli.ui.TerminalUI``.
 
     Raises the exception that ended the app, if one did.
     """

@@ -32,7 +32,7 @@ from engine.journal.shipped import is_shipped
 from engine.session import factory, seeds
 from engine.session.devices import default_workload
 from engine.session.dispatch import dispatch_command
-from engine.session.factory import NewSession, find_problem
+from engine.session.factory import NewSession, SavedSession, find_problem
 from engine.session.follow import JoinedSource
 from engine.session.live import LiveSession
 from engine.session.outcome import EngineStopped
@@ -51,8 +51,8 @@ _WRITER_SECONDS = 2.0
 """How often a session that does not run here is asked for its writer."""
 
 __all__ = [
-    "Bridge", "Capability", "Landmark", "NewSession", "Say", "Seed", "check_dialect", "check_settings", "default_workload",
-    "find_problem", "read_seed", "seed_from_text", "writer_error",
+    "Bridge", "Capability", "Landmark", "NewSession", "SavedSession", "Say", "Seed", "check_dialect", "check_settings",
+    "default_workload", "find_problem", "read_seed", "seed_from_text", "writer_error",
 ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from engine.domain.model import Problem
     from engine.domain.trust import TrustQuestion
     from engine.report.facts.side_by_side import SideBySide
-    from engine.session.factory import NewSession
+    from engine.session.factory import NewSession, SavedSession
     from engine.session.ports import Say
     from engine.session.replay import Recording
     from tui.bridge import Bridge
@@ -55,17 +56,17 @@ class SessionOpener:
 
         return live_bridge(await factory.begin(request, say))
 
-    async def resume(self, folder: Path, say: Say) -> Bridge:
-        """Resume a session on the device it ran on before."""
+    async def resume(self, saved: SavedSession, say: Say) -> Bridge:
+        """Resume a session."""
+        from engine.domain import queries
         from engine.journal import store
         from engine.session import devices, factory
         from tui.bridge import live_bridge
 
         with without_collections():
-            state = await asyncio.to_thread(store.state_of, folder)
-        assert state.opened is not None, "a journal begins with it"
-        label = devices.checked_device(state.device.label if state.device else state.opened.device)
-        return live_bridge(await factory.resume(folder, say, label))
+            state = await asyncio.to_thread(store.state_of, saved.folder)
+        label = devices.checked_device(saved.device or queries.device_label(state))
+        return live_bridge(await factory.resume(replace(saved, device=label), say))
 
     def replay(self, folder: Path) -> Bridge:
         """Replay a session. It is paused at its end: the result is shown first, and play starts over."""

@@ -17,7 +17,7 @@ from engine.domain.settings import Settings, default_strategy
 from engine.domain.trust import PathKind, TrustQuestion
 from engine.journal import store
 from engine.report.text import trust
-from tui.bridge import Bridge, NewSession, Say, default_workload
+from tui.bridge import Bridge, NewSession, SavedSession, Say, default_workload
 from tui.console import Console, InputEnded
 from tui.opener import SessionOpener
 from tui.plain_session import PlainSession
@@ -39,8 +39,8 @@ class PlainMode:
             match action, subject:
                 case "new", NewSession() as request:
                     await self._run_live(lambda say: self._opener.begin(request, say), None)
-                case "open", Path() as folder:
-                    await self._run_live(lambda say: self._opener.resume(folder, say), folder)
+                case "open", SavedSession() as saved:
+                    await self._run_live(lambda say: self._opener.resume(saved, say), saved.folder)
                 case "replay", Path() as folder:
                     await self._show(self._opener.replay(folder))
                 case "follow", Path() as folder:
@@ -64,7 +64,7 @@ class PlainMode:
                 elif found[chosen].shipped:
                     await self._show(self._opener.replay(found[chosen].folder))
                 else:
-                    await self.run("open", found[chosen].folder)
+                    await self.run("open", SavedSession(found[chosen].folder))
             except EspalierError as error:
                 self._console.tell(str(error))
 

@@ -296,7 +296,7 @@ class Session:
         if self._host is None:
             require_writable(self.folder)
             label = checked_device(queries.device_label(self.state))
-            self._host = _Host(lambda: factory.resume(self.folder, say, label))
+            self._host = _Host(lambda: factory.resume(factory.SavedSession(self.folder, label), say))
         return self._host
 
 

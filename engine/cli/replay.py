@@ -24,7 +24,7 @@ from engine.report.text import progress
 @session_argument
 @o.plain_option
 @o.headless_option
-@click.option("--story", is_flag=True, help="Print every event, one line each, before the tree.")
+@click.option("--story", is_flag=True, help="Print every event, one line each, then the tree; implies --headless.")
 @o.json_option
 @verbosity
 def replay(session: str, headless: bool, story: bool, as_json: bool) -> None:
@@ -33,7 +33,7 @@ def replay(session: str, headless: bool, story: bool, as_json: bool) -> None:
     SESSION is a name, a folder, or a bundle file, which is played without importing it.
     """
     with unpacked_or_resolved(session) as folder:
-        if headless or as_json or not open_ui("replay", folder):
+        if headless or story or as_json or not open_ui("replay", folder):
             _print(folder, Path(session) if is_bundle(Path(session)) else None, story, as_json)
 
 

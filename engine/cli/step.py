@@ -23,7 +23,7 @@ from engine.journal import store
 from engine.journal.lock import refuse_shipped
 from engine.report.facts.summary import summarise
 from engine.session.devices import checked_device
-from engine.session.factory import resume
+from engine.session.factory import SavedSession, resume
 from engine.session.live import LiveSession
 from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome
 
@@ -34,18 +34,24 @@ _device_option = click.option(
     "--device", type=o.DEVICE, metavar="cpu|cuda:N", help="Device to run on. Default: the one it ran on before."
 )
 
+_fresh_option = click.option(
+    "--fresh-baselines", is_flag=True, help="Measure the baselines again first, then the kernels that the search goes on from: "
+    "the incumbent, the best and the pinned ones. For another machine of the same model.",
+)  # fmt: skip
+
 
 @click.command("open", epilog=EPILOG)
 @session_argument
 @_device_option
 @o.fleet_option
 @click.option("--mode", type=o.ApprovalMode(), metavar="ask|ask:SECONDS|autopilot", help="Set who approves ideas, then resume.")
+@_fresh_option
 @o.plain_option
 @o.headless_option
 @o.json_option
 @verbosity
 def open_session(
-    session: str, device: str | None, fleet: str | None, mode: str | None, headless: bool, as_json: bool
+    session: str, device: str | None, fleet: str | None, mode: str | None, fresh_baselines: bool, headless: bool, as_json: bool
 ) -> None:  # fmt: skip
     """Resume SESSION: its name, its folder, or a bundle file, which is imported first.
 
@@ -54,9 +60,12 @@ def open_session(
     """
     folder = imported_or_resolved(session)
     refuse_shipped(folder)
-    if not headless and not as_json and not fleet and open_ui("open", folder):
+    saved = SavedSession(folder, checked_device(device) if device else "", mode or "", fresh_baselines, fleet or "")
+    if not headless and not as_json and not fleet and open_ui("open", saved):
         return
     state = read_state(folder)
+    if state.closed is not None and fresh_baselines:
+        raise CommandExit(BAD_INPUT, _ended(folder, state.closed))
     if state.closed is not None and mode is None:
         if as_json:
             show_json(summarise(state, folder))
@@ -64,13 +73,7 @@ def open_session(
             print_session(state, folder)
         end_by_outcome(state, None)
         return
-
-    async def run(live: LiveSession) -> Outcome:
-        if mode is not None and mode != str(live.state.mode):
-            await live.submit(c.SetMode(mode))
-        return await run_to_end(live)
-
-    state, outcome = _run_resumed(folder, device, fleet, state, run)
+    state, outcome = _run_resumed(saved, state, run_to_end)
     conclude(state, folder, outcome, as_json=as_json)
 
 
@@ -94,7 +97,7 @@ def step(session: str, ask: bool, device: str | None, fleet: str | None, as_json
         await _allow_one_more_round(live, folder)
         return await (run_round(live) if ask else run_round_approving(live))
 
-    after, outcome = _run_resumed(folder, device, fleet, state, run)
+    after, outcome = _run_resumed(SavedSession(folder, device or "", fleet=fleet or ""), state, run)
     if not as_json or isinstance(outcome, EngineStopped):
         conclude(after, folder, outcome, as_json=as_json)
         return
@@ -113,20 +116,22 @@ async def _allow_one_more_round(live: LiveSession, folder: Path) -> None:
     if state.closed is not None and rounds is not None and done >= rounds:
         await live.submit(c.SetLimits(replace(state.limits, rounds=done + 1)))
     if live.state.closed is not None:
-        advice = f"`espalier session limits {shell_name(folder)}` raises the limit; a seed or an idea reopens it too"
-        raise CommandExit(BAD_INPUT, f"session {folder.name} has ended ({live.state.closed}): {advice}")
+        raise CommandExit(BAD_INPUT, _ended(folder, live.state.closed))
 
 
-def _run_resumed(
-    folder: Path, device: str | None, fleet: str | None, state: SessionState, run: RunSession
-) -> tuple[SessionState, Outcome]:  # fmt: skip
-    label = checked_device(device or queries.device_label(state))
+def _ended(folder: Path, why: str) -> str:
+    advice = f"`espalier session limits {shell_name(folder)}` raises the limit; a seed or an idea reopens it too"
+    return f"session {folder.name} has ended ({why}): {advice}"
+
+
+def _run_resumed(saved: SavedSession, state: SessionState, run: RunSession) -> tuple[SessionState, Outcome]:
+    on_device = replace(saved, device=checked_device(saved.device or queries.device_label(state)))
 
     async def work(printer: ProgressPrinter) -> tuple[SessionState, Outcome]:
-        live = await resume(folder, printer.step, label, fleet or "")
+        live = await resume(on_device, printer.step)
         return await run_session(live, run, printer, state.seq + 1)
 
     try:
         return drive(work)
     except KeyboardInterrupt:
-        raise interrupted(folder) from None
+        raise interrupted(saved.folder) from None

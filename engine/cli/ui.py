@@ -29,7 +29,8 @@ class TerminalUI:
     """How to start a terminal UI. Both calls return when it ends and raise what made it fail."""
 
     open: Callable[[str, object], None]
-    """``home`` and nothing, ``new`` and a ``NewSession``, or ``open``, ``replay`` or ``follow`` and a session's folder."""
+    """``home`` and nothing, ``new`` and a ``NewSession``, ``open`` and a ``SavedSession``, or ``replay`` or ``follow`` and a
+    session's folder."""
     plain: Callable[[str, object], None]
     """The same by lines and numbered choices, without a screen."""
     serve: Callable[[Path], None]

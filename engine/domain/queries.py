@@ -41,7 +41,7 @@ def same_device(recorded: Device, here: Device) -> bool:
 
 
 def speedup(state: SessionState, kernel: Kernel) -> Interval | None:
-    """The kernel's speedup over the ranking baseline on the session's present device, or ``None``."""
+    """The kernel's speedup over the ranking baseline as it was last prepared, or ``None``."""
     excluded = (Stage.QUARANTINED, Stage.FAILED, Stage.CANCELLED)
     if kernel.measurement is None or kernel.epoch != state.epoch or kernel.stage in excluded:
         return None

@@ -223,7 +223,7 @@ class Kernel:
     seconds: float = 0.0
     """Engine time spent on it, in seconds."""
     epoch: int = 0
-    """The preparation that its measurement belongs to; an older one means another device."""
+    """The number of the preparation that its measurement belongs to."""
     again: int = 0
     """How often it was reopened."""
     evidence: tuple[str, ...] = ()
@@ -300,6 +300,7 @@ class SessionState:
     device: Device | None = None
     preparation: Preparation | None = None
     epoch: int = 0
+    """The number of the latest preparation. Measurements of different preparations are never compared."""
     ideas: Mapping[str, Idea] = field(default_factory=_empty)
     kernels: Mapping[str, Kernel] = field(default_factory=_empty)
     rounds: Mapping[int, Round] = field(default_factory=_empty)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from engine.codegen.scaffold import scaffold
 from engine.domain import columns, queries
+from engine.domain import commands as c
 from engine.domain.errors import JournalError, ProblemError
 from engine.domain.events import SessionOpened
 from engine.domain.model import ENGINEER, PLAYBOOK, Blob, Device, Dialect, Draft, Problem, Signature
@@ -168,45 +169,64 @@ async def _with_prior(request: NewSession, opened: SessionOpened, device: Device
     return replace(opened, settings=replace(opened.settings, prior=prior))
 
 
-async def resume(folder: Path, say: Say, device: str = "", fleet: str = "") -> LiveSession:
-    """Open the session in ``folder``, ready to run here. On another device than before, it is prepared again first.
+@dataclass(frozen=True, slots=True)
+class SavedSession:
+    """A session to resume, and what changes when it goes on."""
 
-    ``device`` overrides the device of the journal; ``fleet``: as in ``NewSession``.
+    folder: Path
+    device: str = ""
+    """``cpu`` or ``cuda:N``; empty: the one that it ran on before."""
+    mode: str = ""
+    """Who approves ideas from now on; empty: as before."""
+    fresh: bool = False
+    """Measure the baselines again, then the incumbent, the best and the pinned kernels."""
+    fleet: str = ""
+    """As in ``NewSession``."""
+
+
+async def resume(saved: SavedSession, say: Say) -> LiveSession:
+    """Open a session, ready to run here. On another device than before, or on request, it is prepared again first.
 
     Raises EspalierError if there is no session, if it is locked, read-only or too new, or if its device or compiler is missing
     here; UntrustedError if it was made elsewhere and the user has not allowed what it would run.
     """
+    folder = saved.folder
     state = store.state_of(folder)
     require_writable(folder)  # before anything expensive
     opened = state.opened
     assert opened is not None, "a journal begins with it"
-    label = device or queries.device_label(state)
+    label = saved.device or queries.device_label(state)
     await find_judge_reason()
     permission = _Permission(trust.require(folder, state), folder)
     proposers = _Proposers(opened.settings, catalog.folder(opened.problem), permission)
     await check_requirements(label, opened.settings.dialect)
     model = state.device.name if state.device is not None else ""
-    given = replace(_assignment(opened, label, state.preparation), prepared=True)
-    bench = await open_bench(given, Blobs(folder).put, fleet, model)
+    known = None if saved.fresh else state.preparation
+    given = replace(_assignment(opened, label, known), prepared=True, fresh=saved.fresh)
+    bench = await open_bench(given, Blobs(folder).put, saved.fleet, model)
     try:
         if warning := sandbox_warning():
             say(warning)
         say("loading torch and the problem")
-        here, signature = await bench.describe(say, ceilings=state.preparation is None)
+        here, signature = await bench.describe(say, ceilings=known is None)
         root = None if state.kernels else await _naive_port(bench, opened, here, signature, say)
         moved = state.device is not None and not queries.same_device(state.device, here)
-        live = LiveSession.resume(folder, _ports(bench, opened, here, proposers, root), prepare_again=moved)
-        await _require_still(live)
+        ports = _ports(bench, opened, here, proposers, root)
+        live = LiveSession.resume(folder, ports, prepare_again=moved or saved.fresh)
+        await _set_off(live, saved.mode)
         return live
     except BaseException:
         await bench.close()
         raise
 
 
-async def _require_still(live: LiveSession) -> None:
-    """Close the session and raise UntrustedError if its journal changed between the first reading and the lock."""
+async def _set_off(live: LiveSession, mode: str) -> None:
+    """Set who approves ideas. Closes the session and raises UntrustedError if its journal changed between the first reading
+    and the lock."""
     try:
         trust.require(live.folder, live.state)
+        if mode and mode != str(live.state.mode):
+            await live.submit(c.SetMode(mode))
     except BaseException:
         await live.close()
         raise

@@ -74,7 +74,7 @@ class LiveSession:
 
     def __init__(self, writer: SessionWriter, ports: Ports, *, prepare_again: bool = False) -> None:
         """``prepare_again``: first describe the device and measure the baselines again, because the session moved to another
-        device or other software."""
+        device or other software, or because that was asked for."""
         self._writer = writer
         self._ports = ports
         self._effects = Effects(ports.bench, ports.ideas, writer.blobs, ports.ceilings, writer.folder, ports.form)

@@ -20,13 +20,13 @@ from engine.domain.settings import Limits
 from engine.domain.state import SessionState
 from engine.domain.strategy.worth import Standing, next_turn, worth
 from engine.journal import store, user_folders
-from engine.session.factory import NewSession, begin, resume
+from engine.session.factory import NewSession, SavedSession, begin, resume
 from engine.session.live import LiveSession
 from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome
 from engine.session.ports import Say
 
 Begin = Callable[[NewSession, Say], Awaitable[LiveSession]]
-Resume = Callable[[Path, Say, str], Awaitable[LiveSession]]
+Resume = Callable[[SavedSession, Say], Awaitable[LiveSession]]
 RunLive = Callable[[LiveSession, int], Awaitable[Outcome]]
 """Runs an open session to its end, prints entries from this sequence number on, and closes the session."""
 
@@ -185,7 +185,7 @@ class ProblemSet:
             live = await self.begin(replace(member.request, settings=settings), say)
             outcome = await self._run(member, live, run_live, 0)
         else:
-            live = await self.resume(member.folder, say, queries.device_label(member.state))
+            live = await self.resume(SavedSession(member.folder), say)
             from_seq = live.state.seq + 1
             try:
                 await live.submit(c.SetLimits(limits))

@@ -7,11 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
+from support import sessions
 from support.program import Call
 
-from engine.cli.exit_codes import AWAITING
+from engine.cli.exit_codes import AWAITING, BAD_INPUT
 from engine.cli.streams import substitute_unencodable
 from engine.journal import store
+from engine.session.factory import SavedSession
 
 TINY = ("--rounds", "1", "--ideas", "1", "--branch", "1", "--device", "cpu", "--headless")
 BEST = {
@@ -103,6 +105,31 @@ def test_open_resumes_to_the_end_and_prints_an_ended_session(espalier: Call, tmp
     assert "ended: 1 of 1 rounds done" in ended.out
 
 
+def test_open_on_the_screen_is_told_what_was_asked_for(espalier: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It opened the session as it had been: --device and --mode had no effect there."""
+    sessions.whole(tmp_path / "s")
+    told: list[object] = []
+    monkeypatch.setattr("espalier._open_plain", lambda action, subject: told.append((action, subject)))
+    result = espalier("open", tmp_path / "s", "--plain", "--device", "cpu", "--mode", "ask:5", "--fresh-baselines")
+    assert result.status == 0
+    assert told == [("open", SavedSession(tmp_path / "s", "cpu", "ask:5", fresh=True))]
+
+
+@pytest.mark.usefixtures("pretended")
+def test_fresh_baselines_measure_what_the_search_goes_on_from_again(espalier: Call, tmp_path: Path) -> None:
+    espalier("run", "softmax", *TINY, "--mode", "ask", "--session", tmp_path / "s")
+    before = store.state_of(tmp_path / "s")
+    assert espalier("open", tmp_path / "s", "--fresh-baselines", "--headless").status == AWAITING
+    state = store.state_of(tmp_path / "s")
+    assert (before.epoch, state.epoch) == (1, 2)
+    assert state.incumbent == before.incumbent
+    assert (state.kernels[state.incumbent].again, state.kernels[state.incumbent].epoch) == (1, 2)
+    assert espalier("open", tmp_path / "s", "--mode", "autopilot", "--headless").status == 0
+    ended = espalier("open", tmp_path / "s", "--fresh-baselines", "--headless")
+    assert ended.status == BAD_INPUT
+    assert ended.err.startswith("espalier: session s has ended (1 of 1 rounds done): `espalier session limits")
+
+
 @pytest.mark.usefixtures("pretended")
 def test_several_seeds_and_the_sequential_strategy(espalier: Call, tmp_path: Path) -> None:
     for name in ("a", "b"):
@@ -160,7 +187,7 @@ def test_a_malformed_price_list_is_refused_first(espalier: Call, home: Path) -> 
 
 
 def test_the_story_prints_one_line_per_event(espalier: Call, recorded: Path) -> None:
-    result = espalier("replay", "scripted", "--headless", "--story")
+    result = espalier("replay", "scripted", "--plain", "--story")  # --plain opens a terminal UI without a terminal, too
     assert result.status == 0
     assert "round 2 opened, parents k2, k3" in result.out
     assert "k4 mismatch: planted: mismatch" in result.out

@@ -62,7 +62,7 @@ def test_its_path_is_refused_like_its_name(
 def test_the_terminal_ui_and_the_journal_refuse_it(recording: Path) -> None:
     before = contents(recording)
     with pytest.raises(JournalUnwritable, match="espalier fork scripted"):
-        asyncio.run(factory.resume(recording, lambda _: None))
+        asyncio.run(factory.resume(factory.SavedSession(recording), lambda _: None))
     for attempt in (Journal.create, Journal.open_for_append, store.delete):
         with pytest.raises(JournalUnwritable, match="espalier fork scripted"):
             attempt(recording)

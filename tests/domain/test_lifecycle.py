@@ -325,6 +325,13 @@ def test_on_another_device_the_best_and_pinned_kernels_are_remeasured() -> None:
     assert [str(work.key) for work in rules.next_work(state)] == ["build:k2:0", "build:k3:0", "build:k4:0"]
 
 
+def test_after_fresh_baselines_the_best_kernels_are_measured_again() -> None:
+    state = b.fold(*grown(0.8, 3.0, 2.0, 1.5, beam=1))
+    events = rules.record(state, w.Prepare(), w.Prepared(b.device(), b.preparation()))
+    assert e.KernelReopened("k3", "the baselines were measured again") in events
+    assert then(state, *events).epoch == 2
+
+
 def test_kernels_measured_on_another_device_are_not_eligible() -> None:
     state = moved()
     assert queries.ranked(state) == queries.verified(state) == queries.frontier(state) == ()

@@ -21,6 +21,7 @@ from engine.problem.graph_ir import TracedShape
 from engine.problem.reference import Reference
 from engine.session import benches, factory
 from engine.session.fake_bench import FAKE_CPU, FAKE_GPU, FakeBench
+from engine.session.outcome import Until
 from engine.session.ports import Say
 from engine.session.seeds import Seed
 from engine.toolchain import tunables
@@ -88,10 +89,27 @@ def test_a_session_uses_what_an_evaluation_prepared_unless_it_is_to_be_fresh(
 
     async def begin_and_resume() -> None:
         await (await factory.begin(wanted, lambda _: None)).close()
-        await (await factory.resume(tmp_path / "s", lambda _: None)).close()
+        await (await factory.resume(factory.SavedSession(tmp_path / "s"), lambda _: None)).close()
 
     sessions.run(begin_and_resume)
     assert [(bench.assignment.prepared, bench.assignment.fresh) for bench in made] == [(True, fresh), (True, False)]
+
+
+def test_a_session_resumes_as_asked(tmp_path: Path) -> None:
+    """On another device, with another mode, and with everything that was measured before the first round measured again."""
+
+    async def begin_and_resume() -> None:
+        new = factory.NewSession(catalog.find("softmax"), "cpu", Settings(), folder=tmp_path / "s", seeds=(SEED,))
+        async with await factory.begin(new, lambda _: None) as live:
+            await live.run(Until.ROUND)
+        saved = factory.SavedSession(tmp_path / "s", "cuda:1", "ask:5", fresh=True)
+        async with await factory.resume(saved, lambda _: None) as live:
+            assert str(live.state.mode) == "ask:5"
+            await live.run(Until.ROUND)
+            assert live.state.epoch == 2
+
+    sessions.run(begin_and_resume)
+    assert (made[1].assignment.device, made[1].assignment.fresh) == ("cuda:1", True)
 
 
 def test_a_silent_server_is_told_before_the_session_begins(tmp_path: Path) -> None:

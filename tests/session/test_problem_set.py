@@ -16,7 +16,7 @@ from engine.domain.errors import ProblemError
 from engine.domain.model import Problem
 from engine.domain.settings import Limits
 from engine.journal import store
-from engine.session.factory import NewSession
+from engine.session.factory import NewSession, SavedSession
 from engine.session.live import LiveSession
 from engine.session.outcome import Outcome, Until
 from engine.session.problem_set import ProblemSet, SetBudget, member_folders, restored
@@ -53,8 +53,8 @@ def problem_set(
         first = replace(opened(), problem=new.problem, settings=new.settings)
         return LiveSession.create(new.folder, first, ports(new.folder, ideas[new.problem.name]))
 
-    async def resume(folder: Path, say: object, device: str) -> LiveSession:
-        return LiveSession.resume(folder, ports(folder, ideas[folder.name]))
+    async def resume(saved: SavedSession, say: object) -> LiveSession:
+        return LiveSession.resume(saved.folder, ports(saved.folder, ideas[saved.folder.name]))
 
     members = [restored(one, folder) for one, folder in zip(requests, folders, strict=True)]
     return ProblemSet(members, budget, 2, begin, resume)

@@ -75,7 +75,7 @@ def test_a_journal_that_is_changed_before_the_lock_is_refused(
 
     monkeypatch.setattr(benches, "TrialBench", Changing)
     with pytest.raises(UntrustedError, match="a command that was not confirmed"):
-        asyncio.run(factory.resume(folder, lambda _: None))
+        asyncio.run(factory.resume(factory.SavedSession(folder), lambda _: None))
     WriterLock(folder).release()
     assert not marker.exists()
 
@@ -114,7 +114,7 @@ def test_a_writer_that_the_user_names_while_the_session_runs_is_allowed_later(fo
     trust.made_here(folder, store.state_of(folder))
 
     async def name_a_writer() -> None:
-        async with await factory.resume(folder, lambda _: None) as live:
+        async with await factory.resume(factory.SavedSession(folder), lambda _: None) as live:
             await live.submit(c.WriteIdea(builders.idea_text(1)))
             added = next(reversed(live.state.ideas))
             await live.submit(c.EditIdea(added, writer="command:agent"))

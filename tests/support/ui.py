@@ -25,7 +25,7 @@ from engine.session.fake_bench import FakeBench
 from engine.session.live import LiveSession, Ports
 from engine.session.ports import Bench
 from tui.app import EspalierApp
-from tui.bridge import Bridge, NewSession, Say, live_bridge
+from tui.bridge import Bridge, NewSession, SavedSession, Say, live_bridge
 from tui.opener import SessionOpener
 from tui.screens.gate import GateScreen
 from tui.screens.session import SessionScreen
@@ -66,6 +66,8 @@ class FakeOpener(SessionOpener):
         self._clock = clock
         self.asked: list[NewSession] = []
         """What it was asked to begin, in order."""
+        self.resumed: list[SavedSession] = []
+        """What it was asked to resume, in order."""
 
     def bench(self, folder: Path) -> Bench:
         return FakeBench(Blobs(folder).put, pause=self._pause, workloads=self._workloads)
@@ -84,8 +86,9 @@ class FakeOpener(SessionOpener):
         asked = sessions.on_suite(asked, self._workloads) if self._workloads else asked
         return live_bridge(LiveSession.create(folder, asked, self.ports(folder)))
 
-    async def resume(self, folder: Path, say: Say) -> Bridge:
-        return live_bridge(LiveSession.resume(folder, self.ports(folder)))
+    async def resume(self, saved: SavedSession, say: Say) -> Bridge:
+        self.resumed.append(saved)
+        return live_bridge(LiveSession.resume(saved.folder, self.ports(saved.folder)))
 
     def devices(self) -> tuple[tuple[str, str], ...]:
         return (("cpu", "this machine's processor"),)

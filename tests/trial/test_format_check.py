@@ -166,7 +166,7 @@ def test_a_factorisation_is_found_to_have_several_right_answers(factored: Bed) -
 def test_an_answer_that_differs_from_float64_s_is_right_if_the_checker_accepts_it(factored: Bed) -> None:
     factored.refill(0)
     (a,) = factored._given(0)
-    for outputs, words in ((torch.geqrf(a), ""), (turned(a), "the format's checker accepts it")):
+    for outputs, words in ((torch.geqrf(a), ""), (turned(a), "the format's checker accepts it: its error is unknown")):
         found = factored.check(0, taken=list(outputs))
         assert found.ruling.passed, found.ruling.errors.flaw
         assert words in found.ruling.caveat

@@ -12,7 +12,7 @@ from textual.widgets import OptionList
 
 from engine.journal import store
 from tui.app import EspalierApp
-from tui.bridge import Bridge, Say
+from tui.bridge import Bridge, SavedSession, Say
 from tui.opener import SessionOpener
 from tui.screens.home import HomeScreen
 from tui.screens.open_session import OpenSessionDialog
@@ -136,12 +136,12 @@ def test_home_behind_the_opening_dialog_lists_the_sessions(home: Path) -> None:
     released = asyncio.Event()
 
     class Waiting(ui.FakeOpener):
-        async def resume(self, folder: Path, say: Say) -> Bridge:
+        async def resume(self, saved: SavedSession, say: Say) -> Bridge:
             await released.wait()
-            return await super().resume(folder, say)
+            return await super().resume(saved, say)
 
     async def body() -> None:
-        app = ui.app(Waiting(), "open", home / "old")
+        app = ui.app(Waiting(), "open", SavedSession(home / "old"))
         async with app.run_test(size=(120, 40)) as pilot:
             screen = app.screen_stack[1]
             assert isinstance(screen, HomeScreen)

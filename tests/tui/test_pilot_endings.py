@@ -20,7 +20,7 @@ from engine.domain.errors import EspalierError
 from engine.journal import log_file, store
 from tui import app as terminal_ui
 from tui.app import EspalierApp
-from tui.bridge import Bridge, NewSession, Say
+from tui.bridge import Bridge, NewSession, SavedSession, Say
 from tui.screens import home as home_screen
 from tui.screens.code_form import CodeForm
 from tui.screens.dialogs import AskLine, Confirm
@@ -45,9 +45,9 @@ class HeldOpener(ui.FakeOpener):
         await self.go.wait()
         return await super().begin(wanted, say)
 
-    async def resume(self, folder: Path, say: Say) -> Bridge:
+    async def resume(self, saved: SavedSession, say: Say) -> Bridge:
         await self.go.wait()
-        return await super().resume(folder, say)
+        return await super().resume(saved, say)
 
 
 @pytest.fixture
@@ -71,7 +71,8 @@ def test_an_opened_session_waits_until_its_dialog_is_on_top(home: Path) -> None:
 
     async def body() -> None:
         opener = HeldOpener()
-        app = ui.app(opener, "open", home / "old")
+        saved = SavedSession(home / "old", "cpu", "autopilot", fresh=True)
+        app = ui.app(opener, "open", saved)
         async with app.run_test(size=(120, 40)) as pilot:
             await until(pilot, lambda: isinstance(app.screen, OpenSessionDialog))
             app.action_help()
@@ -79,6 +80,7 @@ def test_an_opened_session_waits_until_its_dialog_is_on_top(home: Path) -> None:
             opener.go.set()
             await pilot.pause(0.2)
             assert isinstance(app.screen, HelpScreen), "the help screen must stay"
+            assert opener.resumed == [saved]
             await pilot.press("escape")
             await until(pilot, lambda: ui.shows_tree(app))
             await app._leave()

@@ -20,6 +20,7 @@ from engine.journal import store
 from engine.journal.journal import read
 from engine.problem import catalog
 from tui import theme
+from tui.bridge import SavedSession
 from tui.screens.dialogs import Confirm
 from tui.screens.gate import GateScreen
 from tui.screens.help import HelpScreen
@@ -361,7 +362,7 @@ def test_opening_a_session_that_another_process_runs_steers_it_there(home: Path)
     """Its ideas open the gate here, and the decision is answered by the process that runs it."""
 
     async def body() -> None:
-        app = ui.app(None, "open", home / "held")
+        app = ui.app(None, "open", SavedSession(home / "held"))
         async with app.run_test(size=(120, 40)) as pilot:
             await until(pilot, lambda: isinstance(app.screen, GateScreen))
             bridge = app.screen.bridge
@@ -413,7 +414,7 @@ def test_quitting_names_running_work_and_the_session_resumes(home: Path) -> None
         assert app.return_code == 0
 
     async def come_back() -> None:
-        app = ui.app(None, "open", home / "s")
+        app = ui.app(None, "open", SavedSession(home / "s"))
         async with app.run_test(size=(120, 40)) as pilot:
             await until(pilot, lambda: isinstance(app.screen, GateScreen))
             await app._leave()

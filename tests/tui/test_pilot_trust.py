@@ -16,7 +16,7 @@ from engine.domain.settings import ModelServer
 from engine.journal import store
 from engine.session import benches, trust
 from tui.app import EspalierApp
-from tui.bridge import Capability
+from tui.bridge import Capability, SavedSession
 from tui.opener import SessionOpener
 from tui.screens.home import HomeScreen
 from tui.screens.session import SessionScreen
@@ -77,7 +77,7 @@ def test_nothing_runs_before_the_session_is_trusted(stranger: Path, marker: Path
             await pilot.press("home", "space", "end")
         assert not opened_to_steer(app)
 
-    run("open", stranger, act)
+    run("open", SavedSession(stranger), act)
     assert not marker.exists()
     assert not trust.is_trusted(stranger, store.state_of(stranger))
 
@@ -88,7 +88,7 @@ def test_what_is_trusted_on_the_screen_runs(stranger: Path, marker: Path) -> Non
         await pilot.press("t")
         await until(pilot, lambda: opened_to_steer(app))
 
-    run("open", stranger, act)
+    run("open", SavedSession(stranger), act)
     assert trust.is_trusted(stranger, store.state_of(stranger))
 
 
@@ -144,5 +144,5 @@ def test_no_key_leaves_before_trust_and_only_then(stranger: Path, original: Path
             await pilot.press("t")
             await until(pilot, lambda: server.requests)
 
-        run("open", folder, act)
+        run("open", SavedSession(folder), act)
         assert {request.key for request in server.requests} == {OPENAI_KEY}

@@ -15,6 +15,7 @@ from engine.domain.errors import ProblemError
 from engine.domain.state import IdeaStatus
 from engine.journal import store
 from tui import plain_mode
+from tui.bridge import SavedSession
 
 
 def steered(action: str, subject: object, *typed: str, opener: ui.FakeOpener | None = None) -> str:
@@ -65,7 +66,7 @@ def test_the_menu_steers(typed: tuple[str, ...], event: type[e.Event] | None, tm
     """Of an ended session. What was asked for is recorded; a wrong answer is told and changes nothing."""
     sessions.whole(tmp_path / "s")
     before = len(ui.recorded(tmp_path / "s"))
-    text = steered("open", tmp_path / "s", *typed)
+    text = steered("open", SavedSession(tmp_path / "s"), *typed)
     new = [entry.event for entry in ui.recorded(tmp_path / "s")[before:] if entry.by.is_engineer]
     assert event is None or any(isinstance(one, event) for one in new), text
     assert event is not None or all(isinstance(one, e.SessionResumed) for one in new), text

@@ -19,7 +19,7 @@ from textual.worker import WorkerCancelled
 
 from tui import actions
 from tui.app import EspalierApp
-from tui.bridge import Bridge
+from tui.bridge import Bridge, SavedSession
 from tui.opener import SessionOpener
 from tui.screens.compare import CompareScreen
 from tui.screens.dialogs import Choice, Choose, Confirm
@@ -158,7 +158,7 @@ def test_a_key_that_is_handled_after_its_screen_was_removed_does_nothing(tmp_pat
 
     async def body() -> None:
         app = ui.app()
-        bridge = await ui.FakeOpener().resume(tmp_path / "s", lambda _: None)
+        bridge = await ui.FakeOpener().resume(SavedSession(tmp_path / "s"), lambda _: None)
         async with app.run_test():
             screen = SessionScreen(bridge)
             await app.push_screen(screen)

@@ -55,10 +55,10 @@ _UNDECIDED = Outcome("≈", "undecided", Ink.UNDECIDED)
 _CANCELLED = Outcome("■", "cancelled", Ink.CANCELLED)
 _MEASURED = Outcome("●", "measured", Ink.MEASURED)
 _SCREENED = Outcome("◍", "screened", Ink.MEASURED)
-_ELSEWHERE = Outcome("◌", "other device", Ink.CANCELLED)
+_NOT_COMPARED = Outcome("◌", "not compared", Ink.CANCELLED)
 OUTCOMES = (
     _WAITING[Stage.BUILD], *_UNDER_WAY.values(), _SANITIZING, _RACING, _MEASURED, _SCREENED, _UNDECIDED, DOUBTED,
-    QUARANTINED, Outcome("✗", "failed", Ink.FAILED), _CANCELLED, _ELSEWHERE,
+    QUARANTINED, Outcome("✗", "failed", Ink.FAILED), _CANCELLED, _NOT_COMPARED,
 )  # fmt: skip
 """One of each symbol, for the legend."""
 
@@ -98,7 +98,7 @@ def outcome(state: SessionState, kernel: Kernel) -> Outcome:
         return _SANITIZING
     if kernel.stage is Stage.MEASURED:
         if kernel.epoch != state.epoch:
-            return _ELSEWHERE
+            return _NOT_COMPARED
         found = tree_facts(state)
         if kernel.id in found.racing:
             return _RACING

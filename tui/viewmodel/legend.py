@@ -37,7 +37,7 @@ def _outcomes() -> Iterator[Entry]:
         "screened": "timed with few samples only: too slow to go on",
         "quarantined": "looks impossible: awaits accept or discard",
         "undecided": "a race's interval contains 1",
-        "other device": "measured on another device; not compared",
+        "not compared": "measured on another device or with earlier baselines",
     }
     for one in kernels.OUTCOMES:
         yield Cell(one.glyph, one.ink), f"{one.word}: {more[one.word]}" if one.word in more else one.word

@@ -297,7 +297,7 @@ class KernelCancelled:
 
 @dataclass(frozen=True, slots=True)
 class KernelReopened:
-    """The kernel starts again from the build: it is remeasured, or the session moved to another device."""
+    """The kernel starts again from the build: it is remeasured, or the session was prepared again."""
 
     KIND: ClassVar[str] = "kernel.reopened"
     kernel: str

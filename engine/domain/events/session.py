@@ -37,7 +37,10 @@ class SessionResumed:
 
 @dataclass(frozen=True, slots=True)
 class SessionPrepared:
-    """The device was described, the correctness check tested, the baselines measured. A later one means another device."""
+    """The device was described, the correctness check tested, the baselines measured.
+
+    A later one means that the session moved to another device, or that fresh baselines were asked for.
+    """
 
     KIND: ClassVar[str] = "session.prepared"
     device: Device

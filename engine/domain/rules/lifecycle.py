@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.domain import events as e
 from engine.domain import queries, races
 from engine.domain import work as w
-from engine.domain.model import AGENT, Failure, FailureKind, RaceOutcome, Succession
+from engine.domain.model import AGENT, Device, Failure, FailureKind, RaceOutcome, Succession
 from engine.domain.profile import Profile
 from engine.domain.rules import adaptive, tuning
 from engine.domain.state import Idea, IdeaStatus, Kernel, Round, SessionState, Stage
@@ -251,13 +251,15 @@ def _undecided_race(race: w.Race, reason: str) -> e.Event:
     return e.KernelRaced(race.kernel, race.against, RaceOutcome.UNDECIDED, effort=race.effort, note=reason)
 
 
-def device_changed_events(state: SessionState) -> tuple[e.Event, ...]:
-    """On another device, the incumbent, the best, the pinned and the unfinished kernels start again from the build."""
+def prepared_again_events(state: SessionState, here: Device) -> tuple[e.Event, ...]:
+    """After a further preparation the incumbent, the best, the pinned and the unfinished kernels start again from the build."""
     best = [k.id for k in sorted(_measured(state), key=_by_recorded_speed)[: _kept_count(state)]]
     halfway = [k.id for k in queries.unsettled(state) if k.stage in (Stage.VERIFY, Stage.MEASURE)]
     incumbent = [k.id for k in _measured(state) if k.id == state.incumbent]
     reopened = dict.fromkeys((*incumbent, *best, *(k for k in state.pinned if k in state.kernels), *halfway))
-    return tuple(e.KernelReopened(k, "the session moved to another device") for k in reopened)
+    moved = state.device is not None and not queries.same_device(state.device, here)
+    reason = "the session moved to another device" if moved else "the baselines were measured again"
+    return tuple(e.KernelReopened(k, reason) for k in reopened)
 
 
 def _kept_count(state: SessionState) -> int:

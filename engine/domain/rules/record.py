@@ -70,7 +70,7 @@ def _of_measured_kernel(
 
 def _prepared(state: SessionState, result: w.Prepared) -> tuple[e.Event, ...]:
     events: tuple[e.Event, ...] = (e.SessionPrepared(result.device, result.preparation),)
-    return (*events, *lifecycle.device_changed_events(state)) if state.epoch else events
+    return (*events, *lifecycle.prepared_again_events(state, result.device)) if state.epoch else events
 
 
 _STAGE: Mapping[type[w.Work], Stage] = {

@@ -231,7 +231,7 @@ def _remark(state: SessionState, kernel: Kernel) -> str:
         "seed" if kernel.seed else "",
         "pinned" if kernel.id in state.pinned else "",
         "pruned" if queries.is_pruned(state, kernel.id) else "",
-        "on another device" if kernel.epoch != state.epoch else "",
+        "on another device or with earlier baselines" if kernel.epoch != state.epoch else "",
         "module contract" if kernel.contract == "module" else "",
         f"{counted(kernel.attempt, 'repair')}" if kernel.attempt else "",
     )

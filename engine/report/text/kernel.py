@@ -69,7 +69,7 @@ def _verdict(state: SessionState, kernel: Kernel) -> Iterator[Row]:
     if kernel.measurement is not None:
         yield from measurement_rows(kernel.measurement, corroboration.status(kernel))
         if kernel.epoch != state.epoch:
-            yield "note", Span("measured on another device than the session's present one", Tone.WARN)
+            yield "note", Span("measured on another device or with earlier baselines: not compared", Tone.WARN)
     yield "contract", contract_words(kernel.contract.value)
     if state.preparation is not None and state.device is not None:
         yield "device", f"{state.device.label}: {state.device.name}, {state.device.arch}"

@@ -115,7 +115,7 @@ def _remarks(state: SessionState, kernel: Kernel) -> str:
         "seed" if kernel.seed else "",
         "pinned" if kernel.id in state.pinned else "",
         "pruned" if queries.is_pruned(state, kernel.id) else "",
-        "on another device" if kernel.epoch != state.epoch else "",
+        "on another device or with earlier baselines" if kernel.epoch != state.epoch else "",
         "accepted by the engineer" if kernel.accepted else "",
         "; ".join(corroboration.of_measurement(measured)),
         races.remark(state, kernel),
