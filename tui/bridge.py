@@ -210,7 +210,7 @@ class Bridge:
     def writers(self) -> tuple[tuple[str, str], ...]:
         """(name, what it is) of the writers that an idea can name, those of the session first."""
         models = self.state.models
-        used = dict.fromkeys(name for name in proposers_of(models) if name not in factory.PROPOSERS)
+        used = dict.fromkeys(name for name in proposers_of(models) if name not in factory.KEYLESS_PROPOSERS)
         others = ((PLAYBOOK, "code that ships with the problem"), (PASTE, "you paste the reply of any model"))
         return (*((name, "used in this session") for name in used), *others)
 

@@ -137,7 +137,7 @@ class SessionOpener:
         """Proposers that need no API key, the default first."""
         from engine.session import factory
 
-        return factory.PROPOSERS
+        return factory.KEYLESS_PROPOSERS
 
     async def missing_tools(self) -> tuple[str, ...]:
         """One line for each missing tool: what it changes, and the package that provides it."""

@@ -1,4 +1,4 @@
-"""The arguments of tool calls: unknown ones are refused, and a wrong one is told in one line."""
+"""The arguments of tool calls: unknown and wrong ones are refused in one line."""
 
 from __future__ import annotations
 

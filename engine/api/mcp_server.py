@@ -30,12 +30,12 @@ from engine.domain import commands as c
 from engine.domain import queries
 from engine.domain.errors import EspalierError, printable
 from engine.domain.model import CATEGORIES
+from engine.ideas.authoring import dialect_of
 from engine.ideas.prompts import compose, context
 from engine.journal import store
 from engine.problem import catalog
 from engine.session import requirements
 from engine.session.devices import devices
-from engine.session.perform import dialect_of
 
 P = ParamSpec("P")
 R = TypeVar("R")

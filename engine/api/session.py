@@ -27,7 +27,7 @@ from engine.domain.settings import Limits, Settings, default_strategy
 from engine.domain.state import Kernel, SessionState
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
-from engine.journal.lock import WriterLock
+from engine.journal.lock import require_writable
 from engine.problem import catalog
 from engine.report.facts.summary import Summary, summarise
 from engine.session import factory
@@ -235,7 +235,7 @@ class Session:
     def start(self, say: Say = lambda text: None) -> None:
         """Keep the search running in the background until ``close``, also after a wait for a decision. Raises like ``run``.
 
-        What stops it is told by ``stopped``; ``start`` then continues.
+        ``stopped`` says why it stopped; ``start`` then continues.
         """
         self._hosted(say).start()
 
@@ -294,7 +294,7 @@ class Session:
 
     def _hosted(self, say: Say = lambda text: None) -> _Host:
         if self._host is None:
-            WriterLock(self.folder).release()
+            require_writable(self.folder)
             label = checked_device(queries.device_label(self.state))
             self._host = _Host(lambda: factory.resume(factory.SavedSession(self.folder, label), say))
         return self._host

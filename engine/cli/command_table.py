@@ -79,13 +79,16 @@ SECTIONS: Mapping[str, Table] = {
         "ablate": ("engine.cli.rerun:ablate", "Measure each step of the winning lineage on this machine."),
     },
     "Steer": {
-        "idea": ("engine.cli.tree:idea", "list, show, add, approve, edit, reject, park, order, attach, predictions"),
-        "kernel": ("engine.cli.tree:kernel", "list, show, seed, pin, prune, race, remeasure, cancel, accept, profile ..."),
+        "idea": ("engine.cli.command_groups:idea", "list, show, add, approve, edit, reject, park, order, attach, predictions"),
+        "kernel": (
+            "engine.cli.command_groups:kernel",
+            "list, show, seed, pin, prune, race, remeasure, cancel, accept, profile ...",
+        ),
         "session": (
-            "engine.cli.tree:session",
+            "engine.cli.command_groups:session",
             "list, show, compare, limits, pause, resume, mode, instruct, note, end, import ...",
         ),
-        "model": ("engine.cli.tree:model", "prompts, answer, set, usage, cancel"),
+        "model": ("engine.cli.command_groups:model", "prompts, answer, set, usage, cancel"),
     },
     "Kernels": {
         "eval": ("engine.cli.evaluate:evaluate", "Verify and measure one kernel."),
@@ -99,7 +102,7 @@ SECTIONS: Mapping[str, Table] = {
         "problems": ("engine.cli.lists:problems", "Problems that ship."),
         "bank": ("engine.cli.lists:bank", "Verified kernels of all sessions, usable as seeds."),
         "trust": ("engine.cli.trust:trust", "Show what a session, bundle or problem from elsewhere would run, and allow it."),
-        "fleet": ("engine.cli.tree:fleet", "status, start, stop, doctor"),
+        "fleet": ("engine.cli.command_groups:fleet", "status, start, stop, doctor"),
         "doctor": ("engine.cli.doctor:doctor", "Check compilers, GPU, sandbox and folders of this machine."),
         "completion": ("engine.cli.completion:completion", "Print the completion script for bash, zsh or fish."),
     },

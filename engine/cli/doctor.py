@@ -262,9 +262,9 @@ def _ncu() -> Check:
 def _perf() -> Check:
     """Always ok: most virtual machines have no counters, and only ``espalier kernel profile`` reads them."""
     found = asyncio.run(perf.perf_support())
-    if not isinstance(found, str):
+    if isinstance(found, perf.PerfSupport):
         return Check("counters cpu", True, f"{found.tool} counts {len(found.events)} events")
-    return Check("counters cpu", True, "none", found.removeprefix("perf: "))
+    return Check("counters cpu", True, "none", found.reason.removeprefix("perf: "))
 
 
 def _folder(name: str, folder: Path, advice: str) -> Check:

@@ -28,7 +28,9 @@ def show_memory(name: str, device: str | None, workload: str | None, baselines: 
     check_torch()
 
     async def work(printer: ProgressPrinter) -> tuple[Device, tuple[WorkloadMemory, ...]]:
-        bench = TrialBench(Assignment(problem, chosen, where, baseline=baselines[0], others=baselines[1:]), lambda _: "")
+        bench = TrialBench(
+            Assignment(problem, chosen, where, baseline=baselines[0], further_baselines=baselines[1:]), lambda _: ""
+        )
         try:
             printer.show("loading torch and the problem")
             described, _ = await bench.describe(printer.show)

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from engine.cli.output import TransientLines, show, timestamped
-from engine.cli.steps import StepLines
 from engine.cli.streams import is_terminal
+from engine.cli.verbose_lines import VerboseLines
 from engine.cli.verbosity import quiet, verbose
 from engine.domain import commands as c
 from engine.domain.folds import advance
@@ -42,7 +42,7 @@ class ProgressPrinter:
         self._status: Line = ()
         self._table: LiveTable | None = None
         self._waits: set[str] = set()
-        """What was printed of leases that are waited for; it is said again every few seconds."""
+        """Printed lines on leases that are waited for; the lease repeats them every few seconds."""
         self._quiet, self._verbose = quiet(), verbose()
 
     def show(self, text: str) -> None:
@@ -97,7 +97,7 @@ class ProgressPrinter:
         """Print the lines of each entry from ``from_seq`` on, until the session is closed."""
         if self._quiet:
             return
-        state, steps = SessionState(), StepLines(Blobs(live.folder).text)
+        state, steps = SessionState(), VerboseLines(Blobs(live.folder).text)
         async for batch in live.batches():
             past = tuple(entry for entry in batch.entries if entry.seq < from_seq)
             state = advance(state, past)

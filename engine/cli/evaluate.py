@@ -192,7 +192,7 @@ async def _evaluate_all(
     printer: ProgressPrinter,
     printed: Callable[[Path, Evaluation | _NotEvaluated, ProgressPrinter], int],
 ) -> list[int]:
-    """One preparation for all. A kernel whose trial cannot be finished is told as failed, and the next one is evaluated."""
+    """One preparation for all. A kernel whose trial cannot be finished is reported as failed, and the next one is evaluated."""
     first = next(wanted for _, wanted in requests if isinstance(wanted, EvaluationRequest))
     statuses = []
     async with bench_for(first, printer.show) as bench:

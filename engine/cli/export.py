@@ -7,26 +7,24 @@ from pathlib import Path
 
 import click
 
+from engine.api import kernel_export
 from engine.cli import options as o
 from engine.cli.exit_codes import DOUBTED, CommandExit
 from engine.cli.output import as_data, output_file, show, show_json, write_output
 from engine.cli.session_access import read_entries, read_state
-from engine.domain import columns, corroboration, queries
+from engine.domain import corroboration, queries
 from engine.domain.errors import KernelCodeError, ProblemError
 from engine.domain.events import SessionOpened
-from engine.domain.model import FailureKind, Signature, Workload
 from engine.domain.state import Kernel, SessionState
 from engine.export import bundle, formats, rewards, training
-from engine.export import module as exporting
 from engine.export.attempts import RecordedSession
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
 from engine.problem import catalog
 from engine.report.facts.summary import summarise
 from engine.report.page import content, render
-from engine.report.text.lines import counted, duration_interval, file_stem, times, tunables
+from engine.report.text.lines import counted, file_stem
 from engine.report.text.tree import outcome
-from engine.session.seeds import kernel_of, recorded_code
 
 _TRAINING = ("sft", "pairs", "jsonl")
 _FORMATS = {"kernelbench": ".py", "flashinfer": "_flashinfer", "sol": ".sol.json", "kernelbot": "_submission.py"}
@@ -129,9 +127,9 @@ def _export_session(
 ) -> tuple[Path, Kernel | None]:
     """The file, and the kernel of a module."""
     state = read_state(folder)
-    chosen = _kernel_to_export(state, folder, kernel) if kind in _OF_A_KERNEL else None
+    chosen = kernel_export.choose(state, folder, kernel) if kind in _OF_A_KERNEL else None
     if chosen is not None and kind in _BUILT:
-        _require_build(chosen)
+        kernel_export.require_build(chosen)
     stem = folder.name if chosen is None else file_stem(f"{queries.problem_and_workload(state)[0]}_{chosen.id}")
     target = output_file(output, f"{stem}{_SUFFIX[kind]}", force)
     if kind == "bundle":
@@ -139,20 +137,12 @@ def _export_session(
     elif kind == "report":
         write_output(target, _report_text(folder, target))
     elif chosen is not None and kind in ("flashinfer", "sol", "kernelbot"):
-        _write_format(_format_export(state, folder, chosen, target.name), kind, target)
+        _write_format(kernel_export.for_format(state, folder, chosen, target.name), kind, target)
     elif chosen is not None:
-        write_output(target, _module_text(state, folder, chosen, target.name))
+        write_output(target, kernel_export.module_text(state, folder, chosen, target.name))
     else:
         write_output(target, json.dumps(_session_data(state, folder), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     return target, chosen
-
-
-def _require_build(kernel: Kernel) -> None:
-    """Raises KernelCodeError for a kernel whose compiler refused it: the format's own evaluation could only fail."""
-    failure = kernel.failure
-    if failure is not None and failure.kind is FailureKind.BUILD_FAILED:
-        reason = failure.reason.splitlines()[0] if failure.reason else "the compiler refused it"
-        raise KernelCodeError(f"{kernel.id} does not build: {reason}; choose another kernel with --kernel")
 
 
 def _require_licences(folders: list[Path], allowed: tuple[str, ...]) -> None:
@@ -191,45 +181,6 @@ def _report_text(folder: Path, target: Path) -> str:
     return render.markdown(page) if target.suffix.lower() in _MARKDOWN else render.html(page)
 
 
-def _kernel_to_export(state: SessionState, folder: Path, name: str | None) -> Kernel:
-    if name is not None:
-        return kernel_of(state, name, folder)
-    best = queries.incumbent(state)
-    if best is None:
-        none = "kernel whose time is corroborated" if corroboration.doubted(state) else "verified kernel"
-        raise KernelCodeError(f"session {folder.name} has no {none} to export: choose one with --kernel")
-    return best
-
-
-def _module_text(state: SessionState, folder: Path, kernel: Kernel, file: str, *, for_format: bool = False) -> str:
-    if state.opened is None or state.preparation is None or state.device is None:
-        raise ProblemError(f"session {folder.name} has not been prepared yet: nothing to export")
-    workload = catalog.workload_for(state.opened.problem, state.opened.settings.workload)
-    exported = exporting.Exported(
-        state.opened.problem, workload, state.preparation.signature, state.device, recorded_code(folder, kernel),
-        kernel.tunables, _remarks(state, folder, kernel), state.preparation.gate, file, _other_shapes(state), for_format,
-    )  # fmt: skip
-    return exporting.module(exported)
-
-
-def _other_shapes(state: SessionState) -> tuple[tuple[Workload, Signature], ...]:
-    """The workloads of a suite after the first, as far as the journal has their signatures."""
-    assert state.preparation is not None, "checked by the caller"
-    known = {one.workload: one.signature for one in state.preparation.by_workload}
-    others = ((one, known.get(one.name)) for one in columns.workloads(state)[1:])
-    return tuple((workload, signature) for workload, signature in others if signature is not None)
-
-
-def _format_export(state: SessionState, folder: Path, kernel: Kernel, file: str) -> formats.FormatExport:
-    text = _module_text(state, folder, kernel, file, for_format=True)
-    assert state.opened is not None, "checked with the module"
-    assert state.device is not None, "checked with the module"
-    return formats.FormatExport(
-        state.opened.problem, columns.workloads(state), kernel, text, kernel.author.name, state.device, state.opened.versions,
-        queries.ranking_baseline(state), read_entries(folder)[-1].at,
-    )  # fmt: skip
-
-
 def _write_format(given: formats.FormatExport, kind: str, target: Path) -> None:
     """One file, or for ``flashinfer`` a folder with the layout of a trace set."""
     if kind == "sol":
@@ -248,35 +199,6 @@ def _write_format(given: formats.FormatExport, kind: str, target: Path) -> None:
             except OSError as error:
                 raise ProblemError(f"{place.parent} cannot be made ({error.strerror}): choose another with --output") from error
             write_output(place, text)
-
-
-def _remarks(state: SessionState, folder: Path, kernel: Kernel) -> tuple[str, ...]:
-    problem, workload = queries.problem_and_workload(state)
-    chosen = f" with {tunables(kernel.tunables)}" if kernel.tunables else ""
-    remarks = [f"{queries.title(state, kernel)}: kernel {kernel.id} of espalier session {folder.name}{chosen}."]
-    measured, ratio = kernel.measurement, queries.speedup(state, kernel)
-    doubts = "; ".join(corroboration.of_kernel(kernel))
-    if corroboration.is_doubted(kernel):
-        remarks.append(f"{outcome(kernel).upper()}, its time is no result: {doubts}.")
-    elif doubts:
-        remarks.append(f"Accepted by the engineer ({kernel.accepted}) in spite of: {doubts}.")
-    if corroboration.is_quarantined(kernel):
-        remarks.append(f"Problem {problem}, workload {workload}. What it claims as its time is not given here.")
-    elif measured is not None and ratio is not None and state.device is not None:
-        base = queries.ranking_baseline(state)
-        remarks.append(
-            f"Problem {problem}, workload {workload}. Measured on {state.device.name}: {duration_interval(measured.time_us)}, "
-            f"{times(ratio)} {base} (95% intervals; {', '.join((measured.depth, *measured.conditions))}), "
-            f"{kernel.contract.value} contract."
-        )
-    else:
-        remarks.append(f"Problem {problem}, workload {workload}. Not verified on the session's device.")
-    if (proof := kernel.verification) is not None:
-        remarks.append(
-            f"Verified under {proof.policy}: precision class {proof.precision_class.value}, centred error {proof.rel_fro:.2g} "
-            f"of {proof.rel_fro_limit:.2g} allowed in {counted(proof.trials, 'call')}; other shapes: {proof.holdouts}."
-        )
-    return tuple(remarks)
 
 
 def _session_data(state: SessionState, folder: Path) -> dict[str, object]:

@@ -11,8 +11,8 @@ from types import FrameType
 import click
 
 from engine.cli import exit_codes, streams
+from engine.cli.command_groups import CommandGroup
 from engine.cli.command_table import SECTIONS
-from engine.cli.tree import CommandGroup
 from engine.cli.ui import TerminalUI, open_ui, set_plain
 from engine.cli.verbosity import verbosity_options
 

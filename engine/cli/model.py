@@ -142,8 +142,8 @@ def _read_reply(file: Path) -> str:
 def set_models(target: Target, **given: Any) -> None:
     """Change who proposes and writes in SESSION, their servers and options; without options, print them.
 
-    Calls that are open end as they began; later ones use the new settings. `--server NAME=` removes a server, `none` an
-    option (`default` an effort).
+    Open calls keep the settings that they began with; later ones use the new settings. `--server NAME=` removes a server,
+    `none` an option (`default` an effort).
     """
     if any(value not in (None, ()) for value in given.values()):
 

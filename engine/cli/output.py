@@ -126,9 +126,14 @@ class TransientLines:
 def output_file(output: Path | None, default: str, force: bool) -> Path:
     """The file to write. Raises ProblemError if it exists and is not to be overwritten."""
     target = output or Path(default)
+    refuse_existing(target, force)
+    return target
+
+
+def refuse_existing(target: Path, force: bool) -> None:
+    """Raises ProblemError if the file exists and is not to be overwritten."""
     if target.exists() and not force:
         raise ProblemError(f"{target} already exists: choose another file with --output, or overwrite it with --force")
-    return target
 
 
 def write_output(target: Path, text: str) -> None:

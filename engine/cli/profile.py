@@ -18,6 +18,7 @@ from engine.domain import profile as profiles
 from engine.domain.profile import Profile
 from engine.domain.state import Kernel, SessionState
 from engine.journal import store
+from engine.journal.lock import refuse_shipped
 from engine.report.text.lines import Line, Span, Tone, line, table
 from engine.session.seeds import kernel_of
 from engine.session.steer import steer
@@ -39,6 +40,7 @@ def profile(session: str, kernel: str, device: str | None, as_json: bool) -> Non
     or samples were read, 1 when neither could be read; the reason is printed.
     """
     folder = store.resolve(session)
+    refuse_shipped(folder)
     state = read_state(folder)
     target = kernel_of(state, kernel, folder)
     label = device or queries.device_label(state)

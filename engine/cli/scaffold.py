@@ -10,10 +10,9 @@ import click
 
 from engine.cli import options as o
 from engine.cli.drive import ProgressPrinter, drive
-from engine.cli.output import show
+from engine.cli.output import refuse_existing, show, write_output
 from engine.cli.verbosity import quiet, verbosity
 from engine.codegen import scaffold as writing
-from engine.domain.errors import ProblemError
 from engine.domain.model import Contract, Dialect
 from engine.problem import catalog
 from engine.session import trust
@@ -32,7 +31,7 @@ EPILOG = "\b\n" + f"{writing.GRAMMAR}\n{writing.TRITON_GRAMMAR}".replace("\n\n",
 )
 @click.option("--empty", is_flag=True, help="Write the signature and the operands only; the kernel computes nothing.")
 @o.workload_option
-@o.suite_option
+@click.option("--suite", metavar="NAME", help="One kernel for all workloads of this suite.")
 @click.option("--output", "-o", type=o.PATH, metavar="FILE", help="Write to FILE. Default: standard output.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @verbosity
@@ -47,8 +46,8 @@ def scaffold(problem: str, **given: Any) -> None:
     where_usual = "cuda:0" if dialect in (Dialect.CUDA, Dialect.TRITON) else "cpu"
     workload, *rest = catalog.workloads_for(chosen, given["workload"], given["suite"], default_workload(where_usual))
     target: Path | None = given["output"]
-    if target is not None and target.exists() and not given["force"]:
-        raise ProblemError(f"{target} already exists: choose another file, or overwrite it with --force")
+    if target is not None:
+        refuse_existing(target, given["force"])
     check_torch()
 
     async def work(printer: ProgressPrinter) -> str:
@@ -68,10 +67,7 @@ def scaffold(problem: str, **given: Any) -> None:
     if target is None:
         click.echo(text, nl=False)
         return
-    try:
-        target.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ProblemError(f"{target} cannot be written ({error.strerror}): choose another file") from error
+    write_output(target, text)
     where = "" if device == "cpu" else " --device cpu" if dialect is Dialect.CPP else ""
     if not quiet():
         judged_on = f"--suite {quote(given['suite'])}" if given["suite"] else f"--workload {quote(workload.name)}"

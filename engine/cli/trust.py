@@ -32,7 +32,7 @@ Exit status: 0 allowed (or listed, or revoked), 2 bad input, or not confirmed, 1
 @click.option("--revoke", is_flag=True, help="Remove the permission of each PATH.")
 @o.json_option
 def trust(paths: tuple[str, ...], code: bool, yes: bool, listing: bool, revoke: bool, as_json: bool) -> None:
-    """Show what PATH would run, and allow it after a question.
+    """Show what PATH would run, and allow it once you confirm.
 
     PATH is a session, a bundle, or a problem's folder or file. What was made on this machine is allowed already. Anything else
     runs nothing until you allow it: its reference, the command lines of its proposers and writers, and its servers with the key

@@ -55,7 +55,7 @@ def naive(graph: Graph, signature: Signature, dialect: Dialect, contract: Contra
 
 
 def naive_ports(shapes: Sequence[TracedShape], dialect: Dialect, contract: Contract) -> list[Port] | Unsupported:
-    """The same for several shapes: one text for all of them that need the same steps."""
+    """Naive kernels for several shapes: one text for all shapes that need the same steps."""
     if (dialect, contract) not in ((Dialect.CPP, Contract.HOST), (Dialect.CUDA, Contract.PLAN), (Dialect.CUDA, Contract.HOST)):
         raise ValueError(f"no naive kernel in {dialect} under the {contract} contract")
     plan = contract is Contract.PLAN

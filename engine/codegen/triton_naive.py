@@ -33,7 +33,7 @@ def naive_triton(graph: Graph, signature: Signature) -> str | Unsupported:
 
 
 def triton_ports(shapes: Sequence[TracedShape]) -> list[Port] | Unsupported:
-    """The same for several shapes: one text for all of them that need the same steps."""
+    """Naive kernels for several shapes: one text for all shapes that need the same steps."""
     programs: list[Program] = []
     for shape in shapes:
         if isinstance(shape.graph, Unsupported):

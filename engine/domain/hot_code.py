@@ -48,6 +48,13 @@ class HotLoop:
 
 
 @dataclass(frozen=True, slots=True)
+class NoHotCode:
+    """Why the hot code of a kernel is not known."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class HotCode:
     """Where the threads of a kernel were, at fixed intervals during its calls; its loops where that was not sampled."""
 

@@ -17,13 +17,18 @@ _SLACK = 1.1
 """Rounding, fragmentation, and the workspace of operators."""
 _BLOCKWISE = 6
 """What a comparison takes of small outputs, in outputs in float64."""
-_OPERANDS, _EAGER = 6, 2
-"""Comfortable are six times the operands, or twice what eager needs."""
-_LITTLE, _LITTLE_SHARED, _FOR_PROCESSES = 32, 8, 2
-"""So is one part in this many of the room (of a machine's memory), if processes by themselves take at most the third."""
+_COMFORTABLE_OPERANDS = 6
+"""A plan is comfortable if it needs at most so many times the operands,"""
+_COMFORTABLE_EAGER = 2
+"""or so many times what eager PyTorch needs,"""
+_LITTLE, _LITTLE_SHARED = 32, 8
+"""or, without what processes take by themselves, one part in so many of a GPU's room (of a machine's memory)."""
+_FOR_PROCESSES = 2
+"""In the last case processes by themselves may take one part in so many of the room."""
 _SMALL = GIB
-"""Operands up to this many bytes are not saved on a GPU while everything takes at most half of the room: a process takes half a
-GiB by itself, so no setting keeps such a problem within six times its operands, and frugal ones start them for each pair."""
+"""Operands up to this many bytes are comfortable on a GPU while everything takes at most half of the room: a process takes half
+a GiB by itself, so no setting keeps such a problem within six times its operands, and frugal ones start processes for each
+pair."""
 _MOST_DIVISOR = 1 << 20
 _AHEAD_OF_A_PAIR = 3
 """Processes that are created ahead for each pair: the kernel's, the baseline's, and one of the baseline's check before it."""
@@ -38,8 +43,8 @@ SAME_PAIRS = 4
 are started together."""
 _MOST_PAIRS_AHEAD = 2
 """A measurement has three pairs at least, and the kernel's screen is the first."""
-_WARM, _MOST_WARM = 4, GIB
-"""Heap of a module's process on a CPU, in operands and at most."""
+_WARM, _WARM_OWN, _MOST_WARM = 4, 2, GIB
+"""Heap of a module's process on a CPU: in operands; where processes end with their pair, in what eager allocates; at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +150,10 @@ class MemoryPlan:
     def frugal(self) -> bool:
         """Whether it differs from what a small workload gets."""
         return self.slots < MOST_SLOTS or not self.keeps_processes
+
+
+ROOMY = MemoryPlan(MOST_SLOTS, keeps_inputs=True, keeps_processes=True, copies_on_host=False, exact_on_host=False)
+"""Where memory is not scarce."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,15 +265,17 @@ def _is_comfortable(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, proc
     alone = _sized(plan, needs, replace(room, process=0), processes).device_bytes
     share = room.device // (_LITTLE_SHARED if room.shared else _LITTLE)
     little = alone <= share and plan.device_bytes - alone <= room.device // _FOR_PROCESSES
-    return little or plan.device_bytes <= max(_OPERANDS * needs.operands, _EAGER * (needs.operands + needs.own))
+    return little or plan.device_bytes <= max(
+        _COMFORTABLE_OPERANDS * needs.operands, _COMFORTABLE_EAGER * (needs.operands + needs.own)
+    )
 
 
 def _settings(*, shared: bool, rows: int = 0) -> Iterator[MemoryPlan]:
     """From the most comfortable to the most frugal."""
     for slots in range(MOST_SLOTS, 0, -1):
-        yield MemoryPlan(slots, True, True, False, False)
-    yield MemoryPlan(2, True, False, False, False)
-    frugal = MemoryPlan(1, True, False, False, False)
+        yield replace(ROOMY, slots=slots)
+    yield replace(ROOMY, slots=2, keeps_processes=False)
+    frugal = replace(ROOMY, slots=1, keeps_processes=False)
     yield frugal
     yield replace(frugal, keeps_inputs=False)
     if rows > 1:
@@ -282,7 +293,7 @@ def _settings(*, shared: bool, rows: int = 0) -> Iterator[MemoryPlan]:
 def _sized(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> MemoryPlan:
     """The plan with what it needs."""
     if room.shared:
-        warm = warm_bytes(needs.operands) if plan.keeps_processes else min(_EAGER * needs.own, _MOST_WARM)
+        warm = warm_bytes(needs.operands) if plan.keeps_processes else min(_WARM_OWN * needs.own, _MOST_WARM)
         plan = replace(plan, warm_bytes=warm)
     phases = _phases(plan, needs, room, processes)
     phase = max(phases, key=lambda name: phases[name])

@@ -60,7 +60,7 @@ def element_words(one: Mismatch, example: WrongElement) -> str:
 
 
 def prompt_lines(mismatches: Sequence[Mismatch]) -> list[str]:
-    """The evidence for a prompt, one line each. Of a hold-out shape only patterns are said, no sizes, indices or values."""
+    """The evidence for a prompt, one line each. Of a hold-out shape only patterns are given, no sizes, indices or values."""
     lines: list[str] = []
     for one in mismatches:
         if one.holdout:

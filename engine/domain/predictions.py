@@ -55,10 +55,6 @@ class PredictionRecord:
     fruitless: int
     """Predictions of ideas without a verified kernel, which cannot be scored."""
 
-    @property
-    def hit_rate(self) -> float:
-        return self.hits / self.count if self.count else 0.0
-
 
 def gain(state: SessionState, kernel: Kernel) -> Interval | None:
     """The kernel's measured speedup over its parent; ``None`` if one of them has no corroborated time on the present device.

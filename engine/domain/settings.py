@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from engine.domain.model import AGENT
-from engine.domain.plan import CategoryRate
+from engine.domain.round_plan import CategoryRate
 
 _MODE = re.compile(r"(ask|autopilot)|ask:([0-9]{1,9})")
 

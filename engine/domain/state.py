@@ -33,9 +33,9 @@ from engine.domain.model import (
     WorkloadChoice,
     WorkloadRatio,
 )
-from engine.domain.plan import RoundPlan
 from engine.domain.preparation import Preparation
 from engine.domain.profile import Profile
+from engine.domain.round_plan import RoundPlan
 from engine.domain.settings import Limits, Mode, ModelSettings, Pauses
 from engine.domain.work import WorkKey
 

@@ -1,6 +1,6 @@
 """Verdicts over a suite: what is judged on several workloads becomes one figure, with each workload's beside it. Pure.
 
-A suite of one is its workload: nothing is combined, and nothing is told workload by workload.
+A suite of one is its workload: nothing is combined, and there are no figures by workload.
 """
 
 from __future__ import annotations
@@ -217,11 +217,6 @@ def workloads_of(problem: Problem, suite: str, workload: str) -> tuple[Workload,
 def label(suite: str, workload: str) -> str:
     """What kernels are judged on, for display: the suite's name, or the workload's."""
     return f"suite {suite}" if suite else workload
-
-
-def settings_text(settings: Mapping[str, Number]) -> str:
-    """``batch_size 4, dim 1024``."""
-    return ", ".join(f"{name} {value:g}" for name, value in settings.items())
 
 
 def distinct(workloads: Sequence[Workload]) -> dict[str, dict[str, Number]]:

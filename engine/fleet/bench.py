@@ -55,7 +55,8 @@ class FleetBench:
         self._signature: Signature | None = None
         self._ceilings = False
         self._prepared = False
-        self._told: list[e.Event] = []
+        self._unheard: list[e.Event] = []
+        """What happened to workers before there was a listener."""
         self._listener: Listener | None = None
         self._opening = asyncio.Lock()
         self._early: dict[str, asyncio.Task[m.OpenedWorker]] = {}
@@ -64,11 +65,11 @@ class FleetBench:
     # what a session does with its fleet
 
     def listen(self, listener: Listener) -> None:
-        """Tell what happens to workers, with what has happened so far."""
+        """Report what happens to workers from now on, and what has happened so far."""
         self._listener = listener
-        told, self._told = self._told, []
-        if told:
-            listener(told)
+        unheard, self._unheard = self._unheard, []
+        if unheard:
+            listener(unheard)
 
     @property
     def workers(self) -> int:
@@ -87,7 +88,7 @@ class FleetBench:
 
     def _tell(self, *events: e.Event) -> None:
         if self._listener is None:
-            self._told.extend(events)
+            self._unheard.extend(events)
             return
         try:
             self._listener(events)
@@ -298,8 +299,8 @@ def _from_worker(result: T, name: str) -> T:
         case w.Raced(note=note):
             return replace(result, note="; ".join(filter(None, (note, f"measured on {name}"))), worker=name)
         case w.BackToBack(times) if times is not None:
-            told = replace(times, conditions=(*times.conditions, f"measured on {name}"))
-            return replace(result, times=told, worker=name)
+            named = replace(times, conditions=(*times.conditions, f"measured on {name}"))
+            return replace(result, times=named, worker=name)
         case w.Failed() | w.Sanitized() | w.Suspected() | w.BackToBack():
             return replace(result, worker=name)
     return result

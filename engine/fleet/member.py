@@ -42,7 +42,7 @@ class KernelParcel:
     """Where these binaries are."""
 
     def sent(self) -> tuple[m.SentKernel, Payloads]:
-        """As an order names it, and its payloads."""
+        """The kernel as an order names it, and the payloads that go with the order."""
         code = self.code.encode("utf-8", "replace")
         source, kernel = m.blob_name(code), self.kernel
         sent = m.SentKernel(

@@ -16,7 +16,6 @@ from engine.sandbox.bubblewrap import without_devices
 
 _BATCH_S = 20.0
 """Seconds after which a request for frames is answered, with none if there are none."""
-_MOST_FRAMES = 256
 CLOSED = b""
 """The last of the frames: the worker has ended."""
 

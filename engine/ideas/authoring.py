@@ -167,7 +167,7 @@ def _check_tunables(state: SessionState, code: str, dialect: Dialect) -> None:
 
 def unusable_reply(state: SessionState, call: ModelCall, reply: str) -> str:
     """Why a reply that a person gives does not answer the call; empty if it does."""
-    dialect = dialect_in(state)
+    dialect = dialect_of(state)
     kernel = state.kernels.get(call.work.subject)
     try:
         match call.role:
@@ -182,8 +182,9 @@ def unusable_reply(state: SessionState, call: ModelCall, reply: str) -> str:
     return ""
 
 
-def dialect_in(state: SessionState) -> Dialect:
-    """What the session asks for, else the dialect of its device; ``python`` where no other can receive the arguments."""
+def dialect_of(state: SessionState) -> Dialect:
+    """The dialect of new kernels: what the session asks for, else that of its device; ``python`` where no other can receive the
+    arguments."""
     if state.preparation is not None and not state.preparation.signature.scalar_only:
         return Dialect.PYTHON
     if state.opened is not None and state.opened.settings.dialect:

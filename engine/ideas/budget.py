@@ -80,8 +80,8 @@ def charge(ceiling: Ceiling, error: ModelError) -> tuple[Usage, bool]:
         case Spent.COUNTED if _is_credible(error.usage, ceiling):
             return error.usage, False
         case _:
-            told = error.usage if _is_credible(error.usage, ceiling) else Usage()
-            return Usage(told.input or ceiling.usage.input, told.cached, ceiling.usage.output), True
+            reported = error.usage if _is_credible(error.usage, ceiling) else Usage()
+            return Usage(reported.input or ceiling.usage.input, reported.cached, ceiling.usage.output), True
 
 
 class BudgetHeld(BudgetExhausted):

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from engine.domain.errors import JournalError
-from engine.domain.plan import CategoryRate
+from engine.domain.round_plan import CategoryRate
 from engine.domain.state import SessionState
 from engine.domain.strategy.rates import rates
 from engine.journal import store

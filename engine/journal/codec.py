@@ -152,7 +152,7 @@ def decode(line: bytes, number: int = 0, name: str = JOURNAL) -> Entry:
         try:
             known = _KNOWN_LINE.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass  # an unknown kind, another version or damage: below it is told which
+            pass  # an unknown kind, another version or damage: found out below
         else:
             if known.v == VERSION:
                 return Entry(known.seq, known.at.timestamp(), _author(known.by), known.data)
@@ -260,7 +260,7 @@ def _fields_of(type_: type) -> tuple[tuple[str, tuple[object, ...]], ...]:
 
 
 def _not_written(field: Field[Any]) -> tuple[object, ...]:
-    """What an added field has where nothing is said, if that comes back when it is read."""
+    """The values of an added field that are not written: those that reading a line without it gives."""
     if field.default is MISSING and field.default_factory is MISSING:
         return ()
     default = field.default if field.default_factory is MISSING else field.default_factory()

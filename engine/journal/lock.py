@@ -59,6 +59,11 @@ class WriterLock:
             self._handle = -1
 
 
+def require_writable(folder: Path) -> None:
+    """Raise what taking the lock raises, if this process could not write the session now."""
+    WriterLock(folder).release()
+
+
 def is_written(folder: Path) -> bool:
     """Whether a process holds the session's lock: it runs the session. Changes nothing."""
     try:

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import linecache
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import TypeVar
 
 import torch
@@ -28,6 +25,7 @@ from engine.problem import reference_code
 from engine.problem.attachments import Attachments
 from engine.problem.cleared_memory import ClearedMemory
 from engine.problem.reference_step import StepTooLong, one_step
+from engine.problem.source_module import source_module
 from engine.problem.values import contiguous, map_arguments
 
 Made = TypeVar("Made")
@@ -60,12 +58,7 @@ class LoadedReference:
         if not torch.cuda.is_available():
             # Some references name the device that they are written for; here it is the CPU.
             tree = reference_code.with_device(tree, "cpu")
-        self.module = ModuleType(f"espalier_reference_{next(_COUNT)}")
-        self.module.__file__ = self.file
-        # Tracebacks, inspect.getsource and torch.jit read a class's source through these two tables.
-        sys.modules[self.module.__name__] = self.module
-        lines = problem.reference.splitlines(keepends=True)
-        linecache.cache[self.file] = (len(problem.reference), None, lines, self.file)
+        self.module = source_module(f"espalier_reference_{next(_COUNT)}", self.file, problem.reference)
         with self.explain_errors("running the file"):
             Attachments(problem.attachments).install()
             exec(compile(tree, self.file, "exec", dont_inherit=True), self.module.__dict__)

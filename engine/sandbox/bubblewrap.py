@@ -63,7 +63,7 @@ def will_retry(reason: str) -> None:
 def tried_twice(probe: Callable[[], str]) -> str:
     """The error of a probe, which is repeated once if it fails: on a machine under load a start of bubblewrap can fail.
 
-    Empty if one of them worked. What fails twice alike is told once. Raises OSError where ``probe`` does.
+    Empty if one of them worked. Two equal errors are given once. Raises OSError where ``probe`` does.
     """
     first = probe()
     if not first:

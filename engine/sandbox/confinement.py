@@ -66,7 +66,7 @@ class Confinement(Protocol):
         ...
 
     def within(self, limits: CommandLimits) -> Confinement:
-        """The same with these limits."""
+        """This confinement with other limits."""
         ...
 
     def for_programs(self, limits: CommandLimits) -> Confinement:

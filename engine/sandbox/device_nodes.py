@@ -35,9 +35,9 @@ def _own_node() -> str:
     minors = []
     for file in glob.glob(_GPUS):
         try:
-            told = dict(_LINE.findall(Path(file).read_text()))
+            facts = dict(_LINE.findall(Path(file).read_text()))
         except OSError:
             continue
-        if told.get("GPU UUID", "").startswith(named):
-            minors.append(told.get("Device Minor", ""))
+        if facts.get("GPU UUID", "").startswith(named):
+            minors.append(facts.get("Device Minor", ""))
     return f"nvidia{minors[0]}" if len(minors) == 1 else ""

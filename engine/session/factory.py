@@ -35,7 +35,7 @@ from engine.ideas.proposer import Proposer
 from engine.ideas.recall import Recall, recorded_replies
 from engine.journal import store
 from engine.journal.blobs import Blobs
-from engine.journal.lock import WriterLock, unwritable_error
+from engine.journal.lock import require_writable, unwritable_error
 from engine.problem import catalog
 from engine.sandbox.trial_sandbox import find_judge_reason
 from engine.session import priors, trust
@@ -49,7 +49,7 @@ from engine.session.writer import SessionWriter
 from engine.toolchain.normal_form import form_digest
 from engine.trial.bench import Assignment
 
-PROPOSERS = (PLAYBOOK, PASTE)
+KEYLESS_PROPOSERS = (PLAYBOOK, PASTE)
 """Proposers that need no key."""
 
 
@@ -123,13 +123,11 @@ async def begin(request: NewSession, say: Say) -> LiveSession:
         device, signature = await bench.describe(say, ceilings=True)
         opened = await _with_prior(request, opened, device, say)
         root = await _naive_port(bench, opened, device, signature, say)
-        if isinstance(root, str) and not request.seeds:
-            raise ProblemError(f"{request.problem.name}: no naive port: {root}; provide a first kernel with --seed-kernel FILE")
-        ideas = proposers.open(root if isinstance(root, Draft) else None)
-        ports = Ports(
-            _with_cached_verdicts(bench, opened, device), ideas, steered=proposers.permission.steered, form=form_digest,
-            workers=bench if isinstance(bench, FleetBench) else None,
-        )  # fmt: skip
+        if isinstance(root, _NoPort) and not request.seeds:
+            raise ProblemError(
+                f"{request.problem.name}: no naive port: {root.reason}; provide a first kernel with --seed-kernel FILE"
+            )
+        ports = _ports(bench, opened, device, proposers, root)
         writer = _created(request, opened)
         lazy_blobs.blobs = writer.blobs
         proposers.permission.created(writer.folder, writer.state)
@@ -189,12 +187,12 @@ class SavedSession:
 async def resume(saved: SavedSession, say: Say) -> LiveSession:
     """Open a session, ready to run here. On another device than before, or on request, it is prepared again first.
 
-    Raises EspalierError: no session, locked, read-only, too new, or its device
-    or compiler is missing here; UntrustedError if it was made elsewhere and the user has not allowed what it would run.
+    Raises EspalierError if there is no session, if it is locked, read-only or too new, or if its device or compiler is missing
+    here; UntrustedError if it was made elsewhere and the user has not allowed what it would run.
     """
     folder = saved.folder
     state = store.state_of(folder)
-    WriterLock(folder).release()
+    require_writable(folder)  # before anything expensive
     opened = state.opened
     assert opened is not None, "a journal begins with it"
     label = saved.device or queries.device_label(state)
@@ -212,12 +210,8 @@ async def resume(saved: SavedSession, say: Say) -> LiveSession:
         say("loading torch and the problem")
         here, signature = await bench.describe(say, ceilings=known is None)
         root = None if state.kernels else await _naive_port(bench, opened, here, signature, say)
-        ideas = proposers.open(root if isinstance(root, Draft) else None)
         moved = state.device is not None and not queries.same_device(state.device, here)
-        ports = Ports(
-            _with_cached_verdicts(bench, opened, here), ideas, steered=permission.steered, form=form_digest,
-            workers=bench if isinstance(bench, FleetBench) else None,
-        )  # fmt: skip
+        ports = _ports(bench, opened, here, proposers, root)
         live = LiveSession.resume(folder, ports, prepare_again=moved or saved.fresh)
         await _set_off(live, saved.mode)
         return live
@@ -272,10 +266,27 @@ def _assignment(opened: SessionOpened, label: str = "", known: Preparation | Non
     )  # fmt: skip
 
 
+def _ports(
+    bench: SessionBench, opened: SessionOpened, device: Device, proposers: _Proposers, root: Draft | _NoPort | None
+) -> Ports:
+    """What a live session works through. ``root``: as ``_naive_port`` returns it."""
+    return Ports(
+        _with_cached_verdicts(bench, opened, device), proposers.open(root if isinstance(root, Draft) else None),
+        steered=proposers.permission.steered, form=form_digest, workers=bench if isinstance(bench, FleetBench) else None,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _NoPort:
+    """Why no naive port could be generated."""
+
+    reason: str
+
+
 async def _naive_port(
     bench: SessionBench, opened: SessionOpened, device: Device, signature: Signature, say: Say
-) -> Draft | str | None:
-    """A generated naive port, or the reason why there is none; ``None`` if the playbook has one."""
+) -> Draft | _NoPort | None:
+    """The generated naive port, if one can be generated; ``None`` if the playbook has one."""
     dialect = dialect_for(device, signature, opened.settings.dialect)
     folder = catalog.folder(opened.problem)
     if folder is not None and available(folder, dialect).root:
@@ -289,7 +300,7 @@ async def _naive_port(
         port = seed_from_text(text, name)
         return Draft(text, dialect, port.kernel.contract, name, port.tunables)
     except ProblemError as error:
-        return str(error)
+        return _NoPort(str(error))
 
 
 @dataclass(slots=True)

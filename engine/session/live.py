@@ -160,7 +160,7 @@ class LiveSession:
         self._run_task = asyncio.current_task()
         if self._inbox_task is None:
             self._inbox_task = asyncio.create_task(self._serve_inbox())
-        enough = _rounds_done(self.state) + 1 if until is Until.ROUND else None
+        enough = _closed_rounds(self.state) + 1 if until is Until.ROUND else None
         try:
             while True:
                 self._wake.clear()
@@ -303,7 +303,7 @@ class LiveSession:
             if not events:
                 return False
             opens = any(isinstance(event, e.RoundOpened) for event in events)
-            if opens and enough is not None and _rounds_done(self.state) >= enough:
+            if opens and enough is not None and _closed_rounds(self.state) >= enough:
                 return True
             self.record(events)
         raise RuntimeError("the automatic rules do not terminate: this is a bug")
@@ -381,5 +381,5 @@ class LiveSession:
                 wait.cancel()
 
 
-def _rounds_done(state: SessionState) -> int:
+def _closed_rounds(state: SessionState) -> int:
     return sum(1 for r in state.rounds.values() if r.closed and r.number > 0)

@@ -17,7 +17,7 @@ from engine.domain import work as w
 from engine.domain.errors import BudgetExhausted, CallCancelled, EspalierError
 from engine.domain.model import Blob, Contract, Dialect, Failure, FailureKind
 from engine.domain.state import Kernel, SessionState
-from engine.ideas.authoring import dialect_in
+from engine.ideas.authoring import dialect_of
 from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Proposer, RepairRequest
 from engine.journal.blobs import Blobs
 from engine.session.ports import Bench, Say
@@ -184,8 +184,3 @@ async def _repair(work: w.Repair, state: SessionState, effects: Effects, calls: 
 
 def _store(effects: Effects, text: str) -> Blob:
     return effects.blobs.put(text.encode("utf-8", "replace"))
-
-
-def dialect_of(state: SessionState) -> Dialect:
-    """What the session asks for, else the dialect of its device; ``python`` where no other can receive the arguments."""
-    return dialect_in(state)

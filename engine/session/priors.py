@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from engine.domain.errors import EspalierError
 from engine.domain.model import Device
-from engine.domain.plan import CategoryRate
+from engine.domain.round_plan import CategoryRate
 from engine.domain.state import SessionState
 from engine.domain.strategy.rates import rates
 from engine.journal import store

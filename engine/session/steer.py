@@ -17,7 +17,7 @@ from engine.domain.folds import advance
 from engine.domain.model import ENGINEER, Author, Blob
 from engine.domain.state import SessionState
 from engine.journal import inbox, journal
-from engine.journal.lock import WriterLock
+from engine.journal.lock import require_writable
 from engine.session import trust
 from engine.session.inbox import InboxReader, blobs_of
 from engine.session.writer import SessionWriter
@@ -179,7 +179,7 @@ class _Follower:
         if request in self._answers:
             return
         try:
-            WriterLock(self._folder).release()
+            require_writable(self._folder)
             holder = "a process that has ended"
         except JournalLocked as error:
             holder = str(error).partition(":")[0]
@@ -191,7 +191,7 @@ class _Follower:
 
 def _is_free(folder: Path) -> bool:
     try:
-        WriterLock(folder).release()
+        require_writable(folder)
     except JournalError:
         return False
     return True

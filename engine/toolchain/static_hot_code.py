@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from engine.domain.hot_code import LOOPS, HotCode, HotLoop
+from engine.domain.hot_code import LOOPS, HotCode, HotLoop, NoHotCode
 from engine.domain.machine_listing import ListedInstruction
 from engine.sandbox.confinement import Confinement
 from engine.toolchain.build import BuildRequest
@@ -17,11 +17,13 @@ from engine.toolchain.loops import Loop, innermost_loops
 _TOTAL = "total"
 
 
-async def static_hot_code(request: BuildRequest, confinement: Confinement, store: Callable[[bytes], str]) -> HotCode | str:
-    """The deepest loops of a CUDA or Triton kernel, or why there are none. Builds it with line tables; raises as ``build``."""
+async def static_hot_code(
+    request: BuildRequest, confinement: Confinement, store: Callable[[bytes], str]
+) -> HotCode | NoHotCode:
+    """The deepest loops of a CUDA or Triton kernel. Builds it with line tables; raises as ``build``."""
     listing = await machine_listing(request, confinement)
     if isinstance(listing, Uninspected):
-        return listing.reason
+        return NoHotCode(listing.reason)
     deepest = innermost_loops(listing.instructions)[:LOOPS]
     blob = store(msgspec.json.encode(listing))
     return HotCode(listing=blob, loops=tuple(hot_loop(listing.instructions, loop) for loop in deepest))

@@ -20,8 +20,8 @@ class Assignment:
     device: str
     tolerance: str = "class"
     baseline: str = "eager"
-    others: tuple[str, ...] = ()
-    """Further baselines."""
+    further_baselines: tuple[str, ...] = ()
+    """Baselines beside the ranking one."""
     cold: bool = True
     same: tuple[float, float, float] | None = None
     """The session's A/A interval (the ranking baseline against itself), if already measured."""
@@ -61,7 +61,7 @@ class Assignment:
         return (*fixed, drawn) if drawn is not None else tuple(fixed)
 
     def with_chance(self) -> Assignment:
-        """The same with a hold-out shape drawn now, unless it has one, where the problem has bounds for one."""
+        """This assignment with a hold-out shape drawn at random, if it has none and the problem has bounds for one."""
         if self.chance is not None:
             return self
         return replace(self, chance=draw_holdout(self.problem, self.workload, SystemRandom()))

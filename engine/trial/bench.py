@@ -15,7 +15,7 @@ from dataclasses import replace
 from engine.codegen.naive import abi
 from engine.domain import work as w
 from engine.domain.errors import KernelCodeError
-from engine.domain.hot_code import HotCode
+from engine.domain.hot_code import HotCode, NoHotCode
 from engine.domain.memory_plan import WorkloadMemory
 from engine.domain.model import (
     Blob,
@@ -209,7 +209,7 @@ class TrialBench:
         return _rejected(outcome) if isinstance(outcome, w.Suspected) else outcome
 
     async def try_measure(self, kernel: KernelSpec, say: Say) -> w.Measured | w.Failed | w.Impossible:
-        """``measure_kernel``, likewise."""
+        """``measure_kernel``, where a quarantined kernel is rejected too."""
         outcome = await self.measure_kernel(kernel, say)
         return _rejected(outcome) if isinstance(outcome, w.Suspected) else outcome
 
@@ -285,8 +285,8 @@ class TrialBench:
         cold = self._assignment.cold
         if support is None:
             return await ncu.profile_gpu(subject, *common, cold=cold)
-        if isinstance(support, str):
-            counters = Profile(0, note=support)
+        if isinstance(support, perf.NoCounters):
+            counters = Profile(0, note=support.reason)
         else:
             counters = await perf.profile_cpu(subject, support, *common, cold=cold)
         if kernel.dialect is Dialect.PYTHON:
@@ -339,10 +339,10 @@ class TrialBench:
         await self._judge.close()
 
 
-def _with_hot_code(counters: Profile, hot: HotCode | str, device: Device) -> Profile:
+def _with_hot_code(counters: Profile, hot: HotCode | NoHotCode, device: Device) -> Profile:
     """The profile with the kernel's hot code, or with the reason why it is not known."""
-    if isinstance(hot, str):
-        return replace(counters, note="; ".join(filter(None, (counters.note, f"hot code unknown: {hot}"))))
+    if isinstance(hot, NoHotCode):
+        return replace(counters, note="; ".join(filter(None, (counters.note, f"hot code unknown: {hot.reason}"))))
     return replace(counters, hot=hot, device=device.name)
 
 
@@ -355,7 +355,7 @@ async def built(kernel: BuiltKernel, store: StoreBlob) -> w.Built:
 
 
 def build_failed(found: BuildFailure, store: StoreBlob) -> w.Failed:
-    """The same of a kernel that did not build."""
+    """The result of a build work item whose kernel did not build."""
     kind = FailureKind.TIMED_OUT if found.timed_out else FailureKind.BUILD_FAILED
     return w.Failed(Failure(kind, found.reason, store(found.log.encode())), found.seconds)
 

@@ -80,7 +80,7 @@ class OpenedProblem:
     device: Device
     workloads: tuple[p.WorkloadSignatures, ...]
     confined: Confined
-    others: DeviceProcesses | None = field(default=None, compare=False)
+    device_processes: DeviceProcesses | None = field(default=None, compare=False)
     """On a GPU, if the judge cannot name other processes."""
 
     @property
@@ -154,15 +154,15 @@ class JudgeSession:
         known = self._kept.get(a.workload.name)
         peaks = a.peaks or (known.preparation.peaks if known is not None else self._peaks)
         request = p.OpenRequest(
-            a.problem, first.workload, first.holdouts, a.device, a.tolerance, a.baseline, a.others, a.cold,
+            a.problem, first.workload, first.holdouts, a.device, a.tolerance, a.baseline, a.further_baselines, a.cold,
             not confined.kernels, first.same, a.fresh, peaks, first.cached, first.calibrations, memory_set_by(MEMORY_LIMIT),
             tuple(more), ceilings or (known is not None and bool(known.calibrations)),
         )  # fmt: skip
         with self._naming_the_reference():
             reply = await self._load(request, say)
         assert isinstance(reply, p.OpenReply)
-        others = DeviceProcesses.on(found.bus_id) if found.device.kind == "cuda" and not confined.reference else None
-        return OpenedProblem(found.device, reply.workloads, confined, others)
+        processes = DeviceProcesses.on(found.bus_id) if found.device.kind == "cuda" and not confined.reference else None
+        return OpenedProblem(found.device, reply.workloads, confined, processes)
 
     @contextmanager
     def _naming_the_reference(self) -> Iterator[None]:
@@ -205,7 +205,7 @@ class JudgeSession:
         a = self.assignment
         fixed = tuple(a.problem.holdouts.get(workload.name, ()))
         return preparation_cache.PreparationKey(
-            replace(a.problem, suites={}), workload, fixed, device, a.tolerance, (a.baseline, *a.others), a.cold,
+            replace(a.problem, suites={}), workload, fixed, device, a.tolerance, (a.baseline, *a.further_baselines), a.cold,
             (not confined.kernels, not confined.reference), a.unit,
         )  # fmt: skip
 
@@ -235,11 +235,11 @@ class JudgeSession:
     async def _ask(self, request: p.Request, say: Say) -> p.Reply:
         async with self.lease.held(say):
             opened = await self.open()
-            if opened.others is not None:
-                opened.others.observe(self._client.pid)
+            if opened.device_processes is not None:
+                opened.device_processes.observe(self._client.pid)
             reply = await self._client.ask(request, say)
-            if opened.others is not None:
-                opened.others.observe(self._client.pid)
+            if opened.device_processes is not None:
+                opened.device_processes.observe(self._client.pid)
             return _completed(reply, opened, self.lease.note)
 
     async def prepare(self, say: Say, *, measure: bool) -> tuple[OpenedProblem, Preparation]:
@@ -280,8 +280,8 @@ class JudgeSession:
     ) -> None:  # fmt: skip
         """Cache what was prepared on one workload."""
         if part.cached:
-            unused = {name: one for name, one in record.kept.items() if name not in self.assignment.others}
-            record.keep({**unused, **baseline_cache.decode(part.cached, self.assignment.others)})
+            unused = {name: one for name, one in record.kept.items() if name not in self.assignment.further_baselines}
+            record.keep({**unused, **baseline_cache.decode(part.cached, self.assignment.further_baselines)})
         key = self._key(workload, opened.device, opened.confined)
         self._kept[workload.name] = preparation_cache.keep(_cache(), key, found, part.calibrations)
 
@@ -354,7 +354,7 @@ def _with_content(built: p.WorkloadBinary) -> p.WorkloadBinary:
 
 def _completed(reply: p.Reply, opened: OpenedProblem, no_lease: str) -> p.Reply:
     """A reply with the conditions that the judge cannot know; ``no_lease`` is why the device was used without one."""
-    others = opened.others.lines() if opened.others is not None else ()
+    others = opened.device_processes.lines() if opened.device_processes is not None else ()
     lines = (*others, *([OUTSIDE] if _only_kernels(opened) else []), *([no_lease] if no_lease else []))
     if not lines:
         return reply

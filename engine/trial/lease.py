@@ -32,8 +32,8 @@ LEASES = "ESPALIER_LEASES"
 _SHARED = Path("/tmp/espalier-leases")
 _QUEUE, _DEVICE = "queue", "device"
 """Files that are locked while a ticket is added, and while the device is held."""
-_POLL_S, _LONG_POLL_S = 0.05, 0.25
-_HEARTBEAT_S = 5.0
+_POLL_S, _LONG_POLL_S, _HEARTBEAT_S = 0.05, 0.25, 5.0
+"""Seconds between two looks at the queue, at first and once the wait was reported; and between two reports."""
 _SLICE_S = 30.0
 """Seconds after which a holder gives the device to a waiting process, between two uses."""
 _IDLE_S = 0.5
@@ -213,10 +213,10 @@ class Lease:
 
     @contextlib.asynccontextmanager
     async def held(self, say: Say) -> AsyncIterator[None]:
-        """Wait for the device and hold it; ``say`` is told whom it waits for.
+        """Wait for the device and hold it; ``say`` gets a line on whom it waits for.
 
-        Where the common folder cannot be used, ``say`` is told so and the device is used without a lease. Raises EspalierError
-        if the folder was named by ESPALIER_LEASES.
+        Where the common folder cannot be used, ``say`` gets a line on that and the device is used without a lease. Raises
+        EspalierError if the folder was named by ESPALIER_LEASES.
         """
         await self._enter(say)
         try:
@@ -256,18 +256,18 @@ class Lease:
     async def _wait(self, say: Say) -> QueuePlace:
         folder = _device_folder(device_key(self._label))
         place = await QueuePlace.join(folder, self._cores)
-        said, spoken = "", 0.0
+        shown, shown_at = "", 0.0
         try:
             while not place.try_hold():
                 text = _waiting_text(self._label, place.ahead())
-                if text and (text != said or time.monotonic() - spoken > _HEARTBEAT_S):
-                    said, spoken = text, time.monotonic()
+                if text and (text != shown or time.monotonic() - shown_at > _HEARTBEAT_S):
+                    shown, shown_at = text, time.monotonic()
                     say(text)
-                await asyncio.sleep(_LONG_POLL_S if said else _POLL_S)
+                await asyncio.sleep(_LONG_POLL_S if shown else _POLL_S)
         except BaseException:
             place.leave()
             raise
-        if said:
+        if shown:
             say(f"{self._label}{_FREE}")
         return place
 

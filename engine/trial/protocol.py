@@ -106,7 +106,7 @@ class OpenRequest(Message, frozen=True):
     device: str
     tolerance: str
     baseline: str
-    others: tuple[str, ...]
+    further_baselines: tuple[str, ...]
     cold: bool
     confined: bool
     """Whether hosts run in bubblewrap."""
@@ -211,7 +211,7 @@ class DrawReply(Message, frozen=True):
 
 
 class CheckRequest(Message, frozen=True):
-    """Check a kernel's outputs, without timing it: what can be told before baselines are measured."""
+    """Check a kernel's outputs, without timing it: all that can be checked before baselines are measured."""
 
     candidate: Candidate
 

@@ -15,9 +15,9 @@ import pytest
 from support.program import ROOT, Call, command, environment
 
 from engine.cli import doctor
+from engine.cli.command_groups import CommandGroup
 from engine.cli.command_table import SECTIONS
 from engine.cli.main import espalier as program
-from engine.cli.tree import CommandGroup
 from engine.problem import catalog
 
 

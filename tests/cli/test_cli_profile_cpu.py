@@ -10,34 +10,9 @@ from pathlib import Path
 
 import pytest
 from support.fake_perf import COUNTS, REFUSAL, FakePerf
-from support.program import CommandResult, command, environment
+from support.program import SHRINK, CommandResult, command, environment
 
 pytestmark = pytest.mark.slow
-PROBLEM = """
-import torch
-import torch.nn as nn
-
-
-class Model(nn.Module):
-    def __init__(self, width):
-        super(Model, self).__init__()
-        self.weight = nn.Parameter(torch.randn(width))
-
-    def forward(self, x, floor):
-        return torch.relu(x * self.weight - floor)
-
-
-rows = 32
-width = 500
-
-
-def get_inputs():
-    return [torch.randn(rows, width), 0.25]
-
-
-def get_init_inputs():
-    return [width]
-"""
 MODULE = """
 import torch
 
@@ -100,7 +75,7 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder = tmp_path_factory.mktemp("counted")
-    (folder / "shrink.py").write_text(PROBLEM)
+    (folder / "shrink.py").write_text(SHRINK)
     (folder / "vectors.cpp").write_text(VECTORS)
     (folder / "module.py").write_text(MODULE)
     found = Place(folder)

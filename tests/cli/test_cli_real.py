@@ -13,37 +13,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.program import CommandResult, command, environment
+from support.program import SHRINK, CommandResult, command, environment
 
 from engine.cli.exit_codes import DOUBTED
 
-PROBLEM = '''
-import torch
-import torch.nn as nn
-
-
-class Model(nn.Module):
-    """A row of weights and a threshold."""
-
-    def __init__(self, width):
-        super(Model, self).__init__()
-        self.weight = nn.Parameter(torch.randn(width))
-
-    def forward(self, x, floor):
-        return torch.relu(x * self.weight - floor)
-
-
-rows = 32
-width = 500
-
-
-def get_inputs():
-    return [torch.randn(rows, width), 0.25]
-
-
-def get_init_inputs():
-    return [width]
-'''
 RIGHT = """#include "problem.h"
 // @tune STEP = 1, 2
 extern "C" void launch(const x_t* x, const weight_t* weight, out_t* out, void*)
@@ -209,7 +182,7 @@ SMALL = ("--device", "cpu", "--headless", "--rounds", "1", "--ideas", "1", "--br
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder = tmp_path_factory.mktemp("real")
-    (folder / "shrink.py").write_text(PROBLEM)
+    (folder / "shrink.py").write_text(SHRINK)
     (folder / "right.cpp").write_text(RIGHT)
     bare = Place(folder, CommandResult(0, "", ""))
     return Place(folder, bare.call("run", "shrink.py", *SMALL, "--session", "session", "--json"))
@@ -307,7 +280,7 @@ def test_a_failed_kernel_has_a_verdict(place: Place, body: str, status: str, wor
 
 @pytest.mark.slow
 def test_a_model_new_has_the_module_contract(place: Place) -> None:
-    (place.folder / "new.py").write_text(PROBLEM.replace("Model", "ModelNew"))
+    (place.folder / "new.py").write_text(SHRINK.replace("Model", "ModelNew"))
     result = place.call("eval", "shrink.py", "new.py", "--device", "cpu")
     assert result.status in (0, DOUBTED), result.out + result.err
     assert "the weakest guarantee" in result.out

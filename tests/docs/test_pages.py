@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from docs.pages import PAGES, ROOT, ROOT_PAGES
+from docs.pages import PAGES, ROOT, ROOT_PAGES, name
 
 README_BYTES = 9000
 _LINK = re.compile(r"!?\[[^\]]*\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
@@ -51,6 +52,16 @@ def test_the_readme_is_one_screenful_with_a_picture() -> None:
     readme = (ROOT / "README.md").read_bytes()
     assert len(readme) <= README_BYTES
     assert readme.count(b"](docs/pictures/") == 1
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_table_and_a_list_begin_after_a_blank_line(page: Path) -> None:
+    """Without one, the site shows them as part of the paragraph above."""
+    lines = _FENCED.sub("", page.read_text(encoding="utf-8")).splitlines()
+    for above, line in pairwise(lines):
+        for start in ("| ", "- "):
+            begins = line.startswith(start) and not above.startswith((start, "|-", "  "))
+            assert not (begins and above.strip()), line
 
 
 def test_no_page_is_left_out_of_the_site() -> None:

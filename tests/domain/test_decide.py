@@ -141,7 +141,7 @@ def test_approving_takes_all_pending_ideas_or_the_named_ones(state: SessionState
         rules.decide(after(state, c.SelectIdeas()), c.SelectIdeas())
 
 
-def test_rejecting_and_parking(state: SessionState) -> None:
+def test_rejected_and_parked_ideas_keep_the_reason(state: SessionState) -> None:
     assert rules.decide(state, c.RejectIdea("i2", "spills")) == (e.IdeaRejected("i2", "spills"),)
     assert rules.decide(state, c.RejectIdea("i5", "spills")) == (e.IdeaRejected("i5", "spills"),)
     assert rules.decide(state, c.ParkIdea("i2")) == (e.IdeaParked("i2"),)
@@ -211,7 +211,7 @@ def test_pruning_closes_a_branch_and_cancels_its_waiting_kernels(state: SessionS
     assert [k.id for k in queries.frontier(after(pruned, c.ReopenBranch("k2")))] == ["k2", "k1"]
 
 
-def test_cancelling(state: SessionState) -> None:
+def test_a_cancelled_kernel_keeps_the_reason(state: SessionState) -> None:
     assert rules.decide(state, c.CancelKernel("k3")) == (e.KernelCancelled("k3", "cancelled by hand"),)
     assert rules.decide(state, c.CancelKernel("k3", "too long")) == (e.KernelCancelled("k3", "too long"),)
 
@@ -230,11 +230,11 @@ def test_kernels_ideas_rounds_and_sessions_take_notes(state: SessionState, targe
 
 
 @pytest.mark.parametrize("mode", ["ask", "ask:1", "ask:3600", "autopilot"])
-def test_modes(state: SessionState, mode: str) -> None:
+def test_every_mode_can_be_set(state: SessionState, mode: str) -> None:
     assert str(after(state, c.SetMode(mode)).mode) == mode
 
 
-def test_instructions_and_limits(state: SessionState) -> None:
+def test_instructions_and_limits_are_recorded(state: SessionState) -> None:
     assert after(state, c.Instruct("fewer registers")).instructions == "fewer registers"
     assert rules.decide(state, c.SetLimits(Limits(rounds=9))) == (e.LimitsChanged(Limits(rounds=9)),)
 

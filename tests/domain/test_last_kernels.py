@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from support import builders as b
 
 from engine.domain import queries
-from engine.domain.plan import Focus
+from engine.domain.round_plan import Focus
 from engine.domain.settings import Limits
 from engine.domain.strategy import reasons
-from engine.domain.strategy.belief import Tuning, believed
+from engine.domain.strategy.belief import Constants, believed
 from engine.domain.strategy.choice import decided
 from engine.domain.strategy.evidence import TUNE, Evidence, OpenIdea, Predictions, Trial
 from engine.domain.strategy.steps import (
@@ -33,7 +33,7 @@ from engine.domain.strategy.steps import (
 )
 from engine.domain.strategy.values import Parent
 
-HORIZON = int(Tuning().horizon)
+HORIZON = int(Constants().horizon)
 ENDLESS = Limits(rounds=None, kernels=None, plateau=None, light=None)
 STEMS = ("a", "b", "c", "d", "e", TUNE)
 
@@ -70,7 +70,7 @@ def told(step: NextStep) -> object:
 
 def all_pairs(found: Evidence) -> list[Pair]:
     """Every idea that can be tried on every kernel, one by one."""
-    belief = believed(found, Tuning())
+    belief = believed(found, Constants())
     parents = candidates(belief)
     waiting = {k: [idea for idea in found.open if idea.parent == k] for k in parents}
     pairs = [belief_pair(belief, idea) for idea in found.open if idea.parent in parents]

@@ -108,7 +108,6 @@ def test_records_are_by_author_in_factors() -> None:
     assert a.error == pytest.approx(2.0)
     assert a.bias == pytest.approx(2.0)
     assert (a.hits, a.fruitless) == (2, 0)
-    assert a.hit_rate == pytest.approx(2 / 3)
     assert (bee.count, bee.hits, bee.fruitless) == (1, 1, 1)
     assert bee.error == pytest.approx(1.0)
     assert record_of(state, "nobody") is None
@@ -117,7 +116,6 @@ def test_records_are_by_author_in_factors() -> None:
 def test_fruitless_predictions_give_a_record_without_a_score() -> None:
     state = _state(_tried("i2", 2.0, None, None))
     assert records(state) == (PredictionRecord(A.name, 0, 1.0, 1.0, 0, 1),)
-    assert records(state)[0].hit_rate == 0.0
 
 
 def test_edited_ideas_are_not_scored() -> None:

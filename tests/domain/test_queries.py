@@ -74,7 +74,7 @@ def test_very_deep_trees_are_handled() -> None:
     assert len(queries.descendants(state, "k1")) == 5000
 
 
-def test_progress_by_round() -> None:
+def test_progress_is_the_incumbents_speedup_by_round() -> None:
     events = (
         *BEGUN, *b.measured_kernel("k1", 1.0), e.RoundClosed(0), e.RoundOpened(1, ("k1",)),
         *b.measured_kernel("k2", 2.0, parent="k1", round_number=1), e.RoundClosed(1), e.RoundOpened(2, ("k2",)),

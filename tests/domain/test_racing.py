@@ -16,7 +16,7 @@ from engine.domain.folds import advance
 from engine.domain.rules import adaptive
 from engine.domain.settings import Limits
 from engine.domain.state import RaceRecord, SessionState
-from engine.domain.strategy.belief import Tuning, believed
+from engine.domain.strategy.belief import Constants, believed
 from engine.domain.strategy.evidence import evidence
 from engine.domain.strategy.racing import RaceWorth, race_worth
 from engine.domain.strategy.reasons import of_race
@@ -56,7 +56,7 @@ def raced(state: SessionState, kernel: str, ratio: m.Interval, effort: int = 0) 
 
 
 def worth(state: SessionState) -> RaceWorth | None:
-    return race_worth(state, believed(evidence(state), Tuning()))
+    return race_worth(state, believed(evidence(state), Constants()))
 
 
 def test_a_race_moves_the_kernels_towards_its_ratio() -> None:

@@ -16,12 +16,12 @@ from engine.domain import events as e
 from engine.domain import queries, rules
 from engine.domain import work as w
 from engine.domain.model import ENGINE, Author
-from engine.domain.plan import CategoryRate, Focus
+from engine.domain.round_plan import CategoryRate, Focus
 from engine.domain.rules import adaptive
 from engine.domain.settings import Limits
 from engine.domain.state import IdeaStatus, SessionState, Stage
 from engine.domain.strategy import reasons
-from engine.domain.strategy.belief import Tuning, believed
+from engine.domain.strategy.belief import Constants, believed
 from engine.domain.strategy.choice import decided
 from engine.domain.strategy.draws import Draws
 from engine.domain.strategy.evidence import TUNE, Evidence, OpenIdea, Trial, evidence
@@ -80,7 +80,7 @@ def test_an_author_whose_predictions_are_inverted_is_read_the_other_way() -> Non
         predicted = 0.4 if number % 2 else -0.4
         kernels[f"k{number}"] = Parent(f"k{number}", "k0", -predicted, 1e-6, f"s{number}")
         trials.append(Trial("k0", f"s{number}", predicted, "a", "memory access", f"k{number}"))
-    belief = believed(Evidence(0, 1, kernels, tuple(trials), (), {}, {}), Tuning())
+    belief = believed(Evidence(0, 1, kernels, tuple(trials), (), {}, {}), Constants())
     assert belief.posterior.means[1] < -0.3
 
 
@@ -112,8 +112,8 @@ def test_a_kernel_is_tuned_where_the_ideas_at_hand_promise_less() -> None:
 
 def test_what_tuning_gains_is_learnt_over_all_kernels() -> None:
     tuned = tuple(Trial(f"k{n - 1}", TUNE, 0.0, "engine", "occupancy", f"k{n}") for n in range(1, 6))
-    before, after = believed(known(), Tuning()), believed(known(*tuned), Tuning())
-    assert before.tuning_gain()[0] == Tuning().tuned
+    before, after = believed(known(), Constants()), believed(known(*tuned), Constants())
+    assert before.tuning_gain()[0] == Constants().tuned
     assert after.tuning_gain()[0] > 0.1
     assert after.tuning_gain()[1] < before.tuning_gain()[1]
     pair = Pair("k5", TUNE, 0.1, *after.tuning_gain())
@@ -123,7 +123,7 @@ def test_what_tuning_gains_is_learnt_over_all_kernels() -> None:
 def test_reasons_show_what_was_measured_in_plain_words() -> None:
     """Not the shrunk mean of one trial, and ``1 idea``, not ``1 ideas``."""
     trials = (Trial("k0", "s1", 0.2, "a", "memory access", "k1"),)
-    belief = believed(known(*trials), Tuning())
+    belief = believed(known(*trials), Constants())
     gained = reasons.times(belief.stems["s1"].gained)
     words = reasons.of_pair(belief, Pair("k1", "s1", 0.0, 0.1, 0.1, 0.8, "i1"), None, "")
     assert (
@@ -208,7 +208,7 @@ def test_trials_on_a_kernel_count_that_is_not_the_best_of_its_idea() -> None:
         "k2": Parent("k2", "k0", 0.1, 1e-4, "s1"),
     }
     trials = (Trial("k0", "s1", 0.2, "a", "", "k1"), Trial("k2", "s2", 0.2, "a", "", None, True))
-    belief = believed(Evidence(0, 1, kernels, trials, (), {}, {}), Tuning())
+    belief = believed(Evidence(0, 1, kernels, trials, (), {}, {}), Constants())
     assert belief.parents["k2"].tried == {"s2"}
     assert belief.stems["s2"].failed == 1
 
@@ -221,9 +221,9 @@ def test_a_better_prediction_is_preferred() -> None:
 
 def test_categories_that_gained_elsewhere_are_preferred() -> None:
     prior = (CategoryRate("memory access", 40, 30, 0.4), CategoryRate("occupancy", 40, 2, 0.02))
-    belief = believed(known(prior=prior), Tuning())
+    belief = believed(known(prior=prior), Constants())
     assert belief.categories["memory access"] > 0.05 > 0 > belief.categories["occupancy"]
-    assert believed(known(), Tuning()).categories == {}
+    assert believed(known(), Constants()).categories == {}
 
 
 def test_a_session_is_a_function_of_its_seed() -> None:
@@ -309,7 +309,7 @@ def test_ideas_that_never_fit_another_parent_lose_their_weight_after_a_few_failu
     """Where decisions exclude each other, no idea of one lineage fits another."""
     first = tuple(Trial("k0", f"s{n}", 0.2, "a", "memory access", f"k{n}") for n in range(1, 4))
     misfits = tuple(Trial(f"k{1 + n % 3}", f"s{1 + (n + 1) % 3}", 0.2, "a", "memory access", None, True) for n in range(4))
-    before, after = (believed(known(*trials), Tuning()) for trials in (first, (*first, *misfits)))
+    before, after = (believed(known(*trials), Constants()) for trials in (first, (*first, *misfits)))
     assert before.success("s1", repeated=True) > 0.6
     assert after.success("s1", repeated=True) < 0.1
     assert after.success("s9", repeated=False) == 0.75
@@ -354,8 +354,8 @@ def polished(times: int) -> Evidence:
 
 
 def test_a_run_of_one_idea_ends_in_a_restart_behind_an_idea_that_was_new() -> None:
-    assert not believed(polished(3), Tuning()).exhausted
-    assert believed(polished(4), Tuning()).exhausted
+    assert not believed(polished(3), Constants()).exhausted
+    assert believed(polished(4), Constants()).exhausted
     assert decided(polished(3), None, may_ask=False).focus is None, "other ideas are left at the best kernel"
     step = decided(polished(6), None, may_ask=False)
     assert step.focus is not None
@@ -366,7 +366,7 @@ def test_a_run_of_one_idea_ends_in_a_restart_behind_an_idea_that_was_new() -> No
 def test_ideas_taken_over_from_another_parent_do_not_hide_that_one_idea_prevails() -> None:
     found = polished(4)
     others = tuple(Trial("k3", f"s{n}", 0.2, "a", "memory access", None, True) for n in range(20, 26))
-    assert believed(replace(found, trials=(*found.trials, *others)), Tuning()).exhausted
+    assert believed(replace(found, trials=(*found.trials, *others)), Constants()).exhausted
 
 
 def test_a_restart_after_a_run_tries_what_its_root_has_not_tried() -> None:
@@ -394,12 +394,12 @@ def test_an_improvement_extends_a_restart_unless_it_is_by_a_familiar_idea(stem: 
     kernels = {**found.kernels, "k20": Parent("k20", "k1", found.kernels["k1"].value + 0.3, 1e-4, stem)}
     step = decided(replace(found, kernels=kernels, trials=(*found.trials, trial)), focus, may_ask=False)
     assert step.focus is not None
-    assert step.focus.left == (Tuning().grace if extended else 0.5)
+    assert step.focus.left == (Constants().grace if extended else 0.5)
 
 
 def test_the_gains_of_an_idea_that_hardly_differ_make_it_certain() -> None:
     """An idea measured often is judged by the scatter of its own gains, one measured once by the scatter of all."""
-    belief = believed(polished(8), Tuning())
+    belief = believed(polished(8), Constants())
     assert belief.deviation("unknown") == belief.posterior.noise
     assert belief.deviation("s1") == pytest.approx(belief.posterior.noise / math.sqrt(1.5))
     assert belief.deviation("polish") < 0.6 * belief.posterior.noise / math.sqrt(5.0)

@@ -69,13 +69,15 @@ def _write(folder: Path) -> None:
 
 @QUICK
 @given(st.binary(max_size=400))
-def test_any_bytes(tmp_path: Path, data: bytes) -> None:
+def test_a_journal_of_any_bytes_is_read_or_refused_in_one_line(tmp_path: Path, data: bytes) -> None:
     survives(data, tmp_path / "s")
 
 
 @QUICK
 @given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), min_size=1, max_size=4), st.booleans())
-def test_flipped_bits(tmp_path: Path, real: tuple[bytes, ...], flips: list[tuple[float, int]], old: bool) -> None:
+def test_a_journal_with_flipped_bits_is_read_or_refused_in_one_line(
+    tmp_path: Path, real: tuple[bytes, ...], flips: list[tuple[float, int]], old: bool
+) -> None:
     data = bytearray(real[0 if old else 1])
     for place, bit in flips:
         data[int(place * len(data))] ^= 1 << bit
@@ -84,7 +86,7 @@ def test_flipped_bits(tmp_path: Path, real: tuple[bytes, ...], flips: list[tuple
 
 @QUICK
 @given(st.floats(0, 1), st.floats(0, 1), st.binary(max_size=6), st.booleans())
-def test_a_missing_part_and_a_replaced_part(
+def test_a_journal_with_a_part_missing_or_replaced_is_read_or_refused_in_one_line(
     tmp_path: Path, real: tuple[bytes, ...], begin: float, end: float, instead: bytes, old: bool
 ) -> None:
     data = real[0 if old else 1]
@@ -94,7 +96,9 @@ def test_a_missing_part_and_a_replaced_part(
 
 @QUICK
 @given(st.integers(0, 2**32))
-def test_reordered_doubled_and_missing_lines(tmp_path: Path, real: tuple[bytes, ...], seed: int) -> None:
+def test_a_journal_with_lines_moved_doubled_or_missing_is_read_or_refused_in_one_line(
+    tmp_path: Path, real: tuple[bytes, ...], seed: int
+) -> None:
     chance = random.Random(seed)
     lines = chance.choice(real).splitlines(keepends=True)
     for _ in range(chance.randint(1, 3)):
@@ -111,7 +115,9 @@ def test_reordered_doubled_and_missing_lines(tmp_path: Path, real: tuple[bytes, 
 
 @QUICK
 @given(st.integers(0, 2**32), st.sampled_from(["null", "-1", '""', "[]", "{}", "1e999", '"k1"', "true", "9" * 40, '"\\ud800"']))
-def test_values_of_a_wrong_type(tmp_path: Path, real: tuple[bytes, ...], seed: int, value: str) -> None:
+def test_a_journal_with_values_of_a_wrong_type_is_read_or_refused_in_one_line(
+    tmp_path: Path, real: tuple[bytes, ...], seed: int, value: str
+) -> None:
     """Valid JSON with wrong types: a number for a name, null for a list."""
     chance = random.Random(seed)
     lines = chance.choice(real).decode().splitlines()

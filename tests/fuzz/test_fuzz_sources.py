@@ -56,7 +56,7 @@ def mangled(text: str, seed: int, junk: list[str]) -> str:
 
 @QUICK
 @given(st.sampled_from(KERNELS), st.integers(0, 2**32), st.lists(JUNK, min_size=1, max_size=5))
-def test_a_mangled_kernel(path: Path, seed: int, junk: list[str]) -> None:
+def test_a_mangled_kernel_is_parsed_or_refused_in_one_line(path: Path, seed: int, junk: list[str]) -> None:
     text = mangled(path.read_text(), seed, junk)
     dialect = SUFFIXES[path.suffix]
     for act in (
@@ -74,7 +74,7 @@ def test_a_mangled_kernel(path: Path, seed: int, junk: list[str]) -> None:
 
 @QUICK
 @given(st.binary(max_size=300), st.sampled_from(["k.cu", "k.cpp", "k.py", "k", "k.CU", ".cu"]))
-def test_any_bytes_as_a_kernel_file(tmp_path: Path, data: bytes, name: str) -> None:
+def test_a_kernel_file_of_any_bytes_is_read_or_refused_in_one_line(tmp_path: Path, data: bytes, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(data)
     try:
@@ -97,7 +97,7 @@ def test_what_is_no_file_is_refused_without_reading_it(tmp_path: Path, make: Cal
         max_size=25,
     )
 )
-def test_any_words_as_an_expression(words: list[str]) -> None:
+def test_an_expression_of_any_words_is_evaluated_or_refused_in_one_line(words: list[str]) -> None:
     try:
         found = expressions.parse(" ".join(words))
         expressions.evaluate(found, {"N": 7, "BLOCK": 0})

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.domain.model import Device, Dialect, PrecisionClass
-from engine.domain.plan import CategoryRate
+from engine.domain.round_plan import CategoryRate
 from engine.ideas.prompts import hardware, menu
 from engine.ideas.win_rates import shipped_rates
 from engine.session.fake_bench import FAKE_CPU, FAKE_GPU

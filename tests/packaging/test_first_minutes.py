@@ -43,7 +43,9 @@ RUN = ("run", "softmax", "--device", "cpu", "--headless")
 
 
 @pytest.mark.parametrize("command", [RUN, ("scaffold", "softmax")])
-def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any, command: tuple[str, ...]) -> None:
+def test_without_torch_one_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any, command: tuple[str, ...]
+) -> None:
     _without(monkeypatch, "torch")
     monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
     status, out, err = _lines(command, capsys)
@@ -53,7 +55,7 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
 
 
 @pytest.mark.usefixtures("empty_path")
-def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
+def test_without_a_compiler_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
     monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
     status, out, err = _lines(RUN, capsys)
     assert (status, out) == (2, [])
@@ -62,7 +64,7 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cap
 
 
 @pytest.mark.usefixtures("empty_path")
-def test_without_a_cuda_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvcc_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requirements.compilers, "DEFAULT_CUDA", "/nonexistent")
     for name in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
@@ -71,7 +73,7 @@ def test_without_a_cuda_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("empty_path")
-def test_without_bubblewrap() -> None:
+def test_without_bubblewrap_a_warning_says_what_is_left() -> None:
     warning = requirements.sandbox_warning()
     assert warning == (
         "no sandbox, bubblewrap (bwrap) is not installed: kernels and the reference run with resource limits only and can read "

@@ -481,7 +481,7 @@ def test_a_licence_that_forbids_training_is_seen(tmp_path: Path, licence: str, f
 @pytest.mark.parametrize(
     ("text", "value"), [("M * (N + 1)", 12), ("N ** 2 - M", 5), ("-M + N % 2 + 7", 4), ("N / 1", 3), ("(M + N) // 2", 3)]
 )
-def test_expressions(text: str, value: int) -> None:
+def test_an_axis_expression_has_the_value_of_its_arithmetic(text: str, value: int) -> None:
     assert axis_expressions.evaluate(text, {"M": 3 if "(N + 1)" in text else 4, "N": 3}) == value
 
 

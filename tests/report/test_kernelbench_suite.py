@@ -61,7 +61,7 @@ CHOICES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], list[str], list[
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_selection(checkout: Path, name: str) -> None:
+def test_files_are_selected_by_level_name_and_sample(checkout: Path, name: str) -> None:
     path, levels, numbers, names, expected = CHOICES[name]
     assert [entry.name for entry in chosen_entries(checkout / path, levels, numbers, names)] == expected
 

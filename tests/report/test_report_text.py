@@ -48,7 +48,7 @@ def test_both_ends_of_an_interval_are_in_the_unit_of_its_value() -> None:
         (Interval(16.94, 1e-107, 2.3e108), "not measurable [0, ∞]"),
     ],
 )
-def test_ratios(interval: Interval, written: str) -> None:
+def test_a_speedup_has_the_digits_of_its_interval_or_is_not_measurable(interval: Interval, written: str) -> None:
     assert lines.times(interval) == written
 
 

@@ -60,7 +60,7 @@ def test_a_command_within_its_limits_ends_by_itself(tmp_path: Path) -> None:
     assert (result.status, result.output, result.exceeded) == (0, "done\n", None)
 
 
-def test_all_generations_count(tmp_path: Path) -> None:
+def test_processes_of_all_generations_are_counted(tmp_path: Path) -> None:
     async def counted() -> int:
         process = await asyncio.create_subprocess_exec(
             "sh", "-c", "sh -c 'sleep 60 & sleep 60; :' & wait", start_new_session=True

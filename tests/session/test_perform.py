@@ -16,10 +16,11 @@ from engine.domain import events as e
 from engine.domain import work as w
 from engine.domain.model import Dialect
 from engine.domain.state import SessionState
+from engine.ideas.authoring import dialect_of
 from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Implementation
 from engine.journal.blobs import Blobs
 from engine.session.fake_bench import FAKE_CPU, FAKE_GPU, FakeBench
-from engine.session.perform import Ceilings, Effects, dialect_of, perform
+from engine.session.perform import Ceilings, Effects, perform
 from engine.session.ports import Say
 
 

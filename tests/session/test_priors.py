@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from support import builders as b
 
-from engine.domain.plan import CategoryRate
+from engine.domain.round_plan import CategoryRate
 from engine.domain.strategy.evidence import bottleneck, evidence
 from engine.domain.strategy.rates import rates
 from engine.session import priors

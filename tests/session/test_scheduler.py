@@ -61,7 +61,7 @@ def started(owed: str, in_hand: str = "", lanes: Lanes = GPU, shut: tuple[Lane, 
         ("v3 xa", "m1", PAIR, "v3 xa"),
     ],
 )
-def test_what_starts(owed: str, in_hand: str, lanes: Lanes, expected: str) -> None:
+def test_owed_work_starts_where_its_lane_has_room(owed: str, in_hand: str, lanes: Lanes, expected: str) -> None:
     assert started(owed, in_hand, lanes) == expected
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from support.pretended import PretendedBench
 
-from engine.session import factory
+from engine.session import benches
 from engine.trial.bench import Assignment
 from espalier import main
 
@@ -25,5 +25,5 @@ class SlowBench(PretendedBench):
         self._pause = PAUSE
 
 
-factory.TrialBench = SlowBench  # type: ignore[assignment,misc]
+benches.TrialBench = SlowBench  # type: ignore[assignment,misc]
 sys.exit(main(sys.argv[2:]))

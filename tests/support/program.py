@@ -11,6 +11,34 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+SHRINK = '''
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    """A row of weights and a threshold."""
+
+    def __init__(self, width):
+        super(Model, self).__init__()
+        self.weight = nn.Parameter(torch.randn(width))
+
+    def forward(self, x, floor):
+        return torch.relu(x * self.weight - floor)
+
+
+rows = 32
+width = 500
+
+
+def get_inputs():
+    return [torch.randn(rows, width), 0.25]
+
+
+def get_init_inputs():
+    return [width]
+'''
+"""A small problem: relu(x · weight − floor)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,7 @@ def test_a_module_is_parsed_and_cached() -> None:
         ("x = '\ud800'", "mine.py"),
     ],
 )
-def test_a_module_with_errors(source: str, reason: str) -> None:
+def test_a_module_that_does_not_parse_fails_with_its_place(source: str, reason: str) -> None:
     assert _reason(_python(source), LimitsOnly()).startswith(reason)
 
 

@@ -38,7 +38,7 @@ NVCC_TEMPLATE = """\
         ("cc1plus: out of memory allocating 65536 bytes\n", "mine.cu: cc1plus: out of memory allocating 65536 bytes"),
     ],
 )  # fmt: skip
-def test_first_error(output: str, expected: str) -> None:
+def test_the_first_error_in_the_kernels_own_file_is_named(output: str, expected: str) -> None:
     found = first_error(output, "kernel.cu", "mine.cu")
     assert found is not None
     assert found.startswith(expected)
@@ -70,7 +70,7 @@ ptxas info    : Used 10 registers, used 0 barriers
 """
 
 
-def test_resources() -> None:
+def test_registers_shared_memory_and_spills_are_read_from_ptxas() -> None:
     assert ptxas_resources(PTXAS) == (Resources("first", 255, 4096, 44, 96), Resources("second", 10, 0, 0, 0))
 
 

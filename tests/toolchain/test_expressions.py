@@ -46,7 +46,7 @@ NAMES = {"N": 1000, "BLOCK": 128, "EPS": 1e-5, "SMS": 132, "ZERO": 0}
         ("9223372036854775807", MAX_MAGNITUDE),
     ],
 )
-def test_values(text: str, value: int) -> None:
+def test_expressions_are_evaluated_with_floor_division(text: str, value: int) -> None:
     assert evaluate(parse(text), NAMES) == value
 
 

@@ -28,7 +28,7 @@ HOST = 'extern "C" void launch(const float* x) {}\n'
         ("k.py", "import torch\nclass ModelNew(torch.nn.Module): ...\n", (Dialect.PYTHON, Contract.MODULE)),
     ],
 )
-def test_classification(name: str, text: str, expected: tuple[Dialect, Contract]) -> None:
+def test_suffix_and_content_decide_dialect_and_contract(name: str, text: str, expected: tuple[Dialect, Contract]) -> None:
     assert classify(text, name) == expected
 
 
@@ -43,7 +43,7 @@ def test_classification(name: str, text: str, expected: tuple[Dialect, Contract]
         ("kernel", HOST, "unknown suffix ''"),
     ],
 )
-def test_unknown_dialect_or_contract(name: str, text: str, message: str) -> None:
+def test_code_without_a_known_dialect_or_contract_is_refused(name: str, text: str, message: str) -> None:
     with pytest.raises(KernelCodeError) as caught:
         classify(text, name)
     assert message in str(caught.value)
@@ -66,7 +66,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         (b"/" * (MAX_CODE_BYTES + 1), "larger than 1 MiB"),
     ],
 )
-def test_unusable_content(tmp_path: Path, data: bytes, message: str) -> None:
+def test_a_file_that_is_empty_binary_or_too_large_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "k.cu"
     path.write_bytes(data)
     with pytest.raises(KernelCodeError) as caught:
@@ -84,7 +84,7 @@ def test_unusable_content(tmp_path: Path, data: bytes, message: str) -> None:
         ("x" * 300, "cannot be read"),
     ],
 )
-def test_no_file(tmp_path: Path, name: str, message: str) -> None:
+def test_a_path_that_is_no_file_is_refused(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(KernelCodeError) as caught:
         read_kernel_file(tmp_path / name)
     assert message in str(caught.value)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.domain.hot_code import HotCode
+from engine.domain.hot_code import HotCode, NoHotCode
 from engine.domain.machine_listing import ListedInstruction, MachineListing
 from engine.domain.model import Contract, Dialect
 from engine.sandbox.confinement import detect
@@ -223,7 +223,7 @@ def test_a_kernel_that_cannot_be_sampled_has_static_hot_code() -> None:
         kept.append(payload)
         return "blob"
 
-    async def found() -> HotCode | str:
+    async def found() -> HotCode | NoHotCode:
         return await static_hot_code(request(), await detect(), store)
 
     hot = asyncio.run(found())

@@ -65,7 +65,7 @@ def test_comments_layout_and_names_of_variables_do_not_count(before: str, after:
         ("ROWS", "COLUMNS"),
     ],
 )
-def test_everything_else_counts(before: str, after: str) -> None:
+def test_a_change_of_meaning_changes_the_normal_form(before: str, after: str) -> None:
     assert normal_form(HOST.replace(before, after), Dialect.CPP) != normal_form(HOST, Dialect.CPP)
 
 

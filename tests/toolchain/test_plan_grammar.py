@@ -16,7 +16,7 @@ from engine.toolchain.resolution import resolve
 KERNEL = 'extern "C" __global__ void __launch_bounds__(128) rows(const float* x, float* out) {}\n'
 
 
-def test_every_clause() -> None:
+def test_a_plan_with_every_clause_is_parsed() -> None:
     plan = parse_plan(
         "// @workspace 4 * N zero\n"
         "// @tensormap tx = x tile(64, 64) swizzle(128)\n"
@@ -67,14 +67,14 @@ def test_every_clause() -> None:
         ("// @tensormap workspace = x tile(8)", 1, 15, "is already used"),
     ],
 )
-def test_malformed_lines(lines: str, line: int, column: int, message: str) -> None:
+def test_a_malformed_line_is_refused_with_line_and_column(lines: str, line: int, column: int, message: str) -> None:
     with pytest.raises(KernelCodeError) as caught:
         parse_plan(f"{lines}\n{KERNEL}")
     assert message in str(caught.value)
     assert (caught.value.line, caught.value.column) == (line, column)
 
 
-def test_too_many_launches() -> None:
+def test_a_plan_with_too_many_launches_is_refused() -> None:
     with pytest.raises(KernelCodeError, match=r"line 257.*too many launches"):
         parse_plan("// @launch rows(x) grid(1) block(1)\n" * 257 + KERNEL)
 

@@ -37,7 +37,7 @@ def _resolve(lines: str) -> ResolvedPlan:
     return resolve(parse_plan(f"{lines}\n{KERNEL}"), NAMES, OPERANDS)
 
 
-def test_a_complete_plan() -> None:
+def test_a_plan_with_every_clause_is_resolved() -> None:
     plan = _resolve(
         "// @workspace 4*ROWS*DIM zero\n"
         "// @tensormap tx = x tile(64, 64) swizzle(128)\n"
@@ -90,7 +90,7 @@ def test_decode_rejects_anything_else(data: bytes) -> None:
         "grid(4, 4) block(1) cluster(4, 4)",
     ],
 )
-def test_limits_are_allowed(clauses: str) -> None:
+def test_a_launch_at_the_limits_of_cuda_is_allowed(clauses: str) -> None:
     _resolve(f"// @launch k() {clauses}")
 
 
@@ -112,7 +112,7 @@ def test_limits_are_allowed(clauses: str) -> None:
         ("grid(1) block(EPS)", "EPS", "only integers"),
     ],
 )
-def test_launch_limits(clauses: str, word: str, message: str) -> None:
+def test_a_launch_beyond_a_limit_of_cuda_is_refused_at_its_column(clauses: str, word: str, message: str) -> None:
     text = f"// @launch k() {clauses}"
     with pytest.raises(KernelCodeError) as caught:
         _resolve(text)

@@ -24,7 +24,7 @@ void launch();
 """
 
 
-def test_lines() -> None:
+def test_tune_and_require_lines_are_parsed() -> None:
     assert parse_tunables(SOURCE, Dialect.CPP) == (
         Tunable("BLOCK", (128, 256, 512, 1024)),
         Tunable("UNROLL", (1, 2, 4)),
@@ -33,7 +33,7 @@ def test_lines() -> None:
     assert (requirement.text, requirement.line, requirement.column) == ("BLOCK * UNROLL <= LIMIT", 4, 14)
 
 
-def test_python_comments() -> None:
+def test_in_python_only_lines_with_a_hash_are_parsed() -> None:
     source = "# @tune STAGES = 2, 3, -1  # deep\n// @tune OTHER = 1\nclass ModelNew: pass\n"
     assert parse_tunables(source, Dialect.PYTHON) == (Tunable("STAGES", (2, 3, -1)),)
 
@@ -60,7 +60,7 @@ def test_no_tunables_is_one_variant() -> None:
         ("// @tunes BLOCK = 1", 1, 5, "unknown directive @tunes: did you mean @tune?"),
     ],
 )
-def test_malformed_lines(text: str, line: int, column: int | None, message: str) -> None:
+def test_a_malformed_line_is_refused_with_line_and_column(text: str, line: int, column: int | None, message: str) -> None:
     with pytest.raises(KernelCodeError) as caught:
         parse_tunables(text, Dialect.CUDA)
     assert message in str(caught.value)

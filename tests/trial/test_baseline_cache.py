@@ -186,7 +186,7 @@ SMALL = catalog.workload_for(PLAIN, "small")
 
 @asynccontextmanager
 async def opened(*, fresh: bool = False) -> AsyncIterator[TrialBench]:
-    bench = TrialBench(Assignment(PLAIN, SMALL, "cpu", others=("eager_tf32",), fresh=fresh), lambda _: "")
+    bench = TrialBench(Assignment(PLAIN, SMALL, "cpu", further_baselines=("eager_tf32",), fresh=fresh), lambda _: "")
     try:
         yield bench
     finally:

@@ -52,7 +52,7 @@ def test_a_failing_baseline_is_skipped_and_an_expensive_one_measured_once(
     small = catalog.workload_for(problem, "small")
 
     async def story() -> None:
-        bench = TrialBench(Assignment(problem, small, "cpu", others=("compile_max", "compile")), lambda _: "")
+        bench = TrialBench(Assignment(problem, small, "cpu", further_baselines=("compile_max", "compile")), lambda _: "")
         try:
             found = await bench.prepare(lambda _: None)
             assert isinstance(found, Prepared), found
@@ -70,7 +70,9 @@ def test_a_failing_baseline_is_skipped_and_an_expensive_one_measured_once(
             await bench.close()
 
         quick = Peaks(1e15, {"fp32": 1e15})
-        known = Assignment(problem, small, "cpu", others=("compile_max", "compile"), same=(1.0, 0.9, 1.1), peaks=quick)
+        known = Assignment(
+            problem, small, "cpu", further_baselines=("compile_max", "compile"), same=(1.0, 0.9, 1.1), peaks=quick
+        )
         again = TrialBench(known, lambda _: "")
         try:
             verified = await again.try_verify(source, lambda _: None)
@@ -126,7 +128,7 @@ def test_a_baseline_against_itself_ends_once_it_shows_no_difference(
         keeps_processes=False, start_baselines=lambda *_: None, stand_by=lambda: None, end_pair=lambda _: None,
         baselines=lambda _, names, pair: dict.fromkeys(names, pair), keep_for_screen=lambda *kept: done.append(kept),
     )  # fmt: skip
-    opened = SimpleNamespace(same=None, baseline="eager", others=())
+    opened = SimpleNamespace(same=None, baseline="eager", further_baselines=())
     trial = Baselines(opened, FAKE_GPU, pool, None)
     trial._pairs(None)
     assert done == [*["pair"] * pairs, ("eager", pairs)]

@@ -139,7 +139,7 @@ def test_a_known_error_has_a_hint() -> None:
 
 
 @pytest.mark.parametrize(("version", "arch"), [((9, 0), "sm_90a"), ((8, 9), "sm_89"), ((10, 0), "sm_100"), ((12, 1), "sm_121")])
-def test_architectures(version: tuple[int, int], arch: str) -> None:
+def test_a_compute_capability_is_named_as_nvcc_does(version: tuple[int, int], arch: str) -> None:
     assert driver.arch_text(*version) == arch
 
 
@@ -152,7 +152,7 @@ def test_architectures(version: tuple[int, int], arch: str) -> None:
         ("nothing of the kind", ""),
     ],
 )
-def test_driver_versions(text: str, version: str) -> None:
+def test_the_version_is_found_in_the_drivers_text(text: str, version: str) -> None:
     assert driver.version_in(text) == version
 
 

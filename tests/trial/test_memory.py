@@ -217,7 +217,7 @@ def test_no_reference_runs_for_the_plan_of_another_workload(tmp_path: Path) -> N
     device, reference = devices.describe("cpu"), Reference(problem, problem.workloads[0])
     pool = ProcessPool(problem, device, cold=True, confined=False)
     found = Beds(request, device, reference, [], TrialProcesses(pairs=6), pool, KnownCalibrations(b"", "class"))
-    assert [one.workload for one in found.others()] == ["full"]
+    assert [one.workload for one in found.other_workloads()] == ["full"]
 
 
 def test_each_fallback_is_more_frugal_and_still_judges() -> None:

@@ -305,5 +305,5 @@ def test_a_prompt_says_nothing_of_the_sizes_of_a_hold_out_shape(name: str) -> No
 
 
 @pytest.mark.parametrize(("wrong", "text"), [(1, "< 0.01 %"), (10**5, "100 %"), (99_999, "> 99.9 %"), (1234, "1.23 %")])
-def test_share(wrong: int, text: str) -> None:
+def test_a_share_is_100_percent_only_where_all_elements_are_wrong(wrong: int, text: str) -> None:
     assert share(Mismatch("out", (10**5,), wrong, 10**5, 0.1, (), ())) == text

@@ -59,13 +59,13 @@ def test_a_kernel_that_exits_is_a_note(fake: FakePerf) -> None:
 def test_a_broken_perf_is_a_note(fake: FakePerf) -> None:
     program = fake.folder / "perf"
     program.write_text("#!/bin/sh\necho 'WARNING: perf not found for kernel 6.8.0-31' >&2\nexit 2\n")
-    assert asyncio.run(perf.perf_support()) == (
+    assert asyncio.run(perf.perf_support()) == perf.NoCounters(
         "perf: perf is not installed for this kernel (on Ubuntu: apt install linux-tools-$(uname -r))"
     )
     program.write_text("#!/nowhere/sh\n")
     found = asyncio.run(perf.perf_support())
-    assert isinstance(found, str)
-    assert "cannot be run" in found
+    assert isinstance(found, perf.NoCounters)
+    assert "cannot be run" in found.reason
 
 
 def test_only_supported_events_are_requested(fake: FakePerf) -> None:

@@ -30,7 +30,7 @@ TWO_KINDS = """1000,,cpu_core/instructions/,5000,100.00,,
 """
 
 
-def test_counts_and_missing_events() -> None:
+def test_counts_are_read_and_events_without_a_count_are_named() -> None:
     found = perf_output.parse_perf(REAL)
     assert found.values == pytest.approx({"task-clock": 399870.0, "cycles": 81234567, "LLC-load-misses": 0})
     assert found.missing == {"instructions": "not supported", "branches": "not counted"}

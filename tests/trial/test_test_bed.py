@@ -13,6 +13,7 @@ import pytest
 import torch
 from trial.ground import tiny
 
+from engine.domain.memory_plan import ROOMY
 from engine.domain.model import Problem, Workload
 from engine.problem.reference import Reference
 from engine.trial.judge import cases, devices, guards, test_bed
@@ -124,7 +125,7 @@ def test_the_reference_runs_once_for_calls_on_the_same_inputs(bench: Bed, monkey
 @pytest.mark.parametrize("keeps", [True, False])
 def test_swapped_elements_are_lent_and_expected(keeps: bool) -> None:
     reference = Reference(tiny(), SMALL)
-    plan = replace(test_bed._ROOMY, keeps_inputs=keeps)
+    plan = replace(ROOMY, keeps_inputs=keeps)
     at = Bed(reference, calibrate(reference, "class"), devices.describe("cpu"), plan)
     assert at.calibration.judges_perturbed
     at.refill(0)

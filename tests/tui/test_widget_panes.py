@@ -243,7 +243,7 @@ def test_without_room_for_both_the_charts_take_turns() -> None:
     play(act, Charts, size=(80, 10))
 
 
-def test_charts_of_an_empty_session_are_empty() -> None:
+def test_charts_of_an_empty_session_are_drawn_without_an_error() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         host.query_one(Charts).state = b.fold(b.opened())
         await pilot.pause()

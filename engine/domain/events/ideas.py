@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from engine.domain.model import Author, IdeaText
-from engine.domain.plan import RoundPlan
+from engine.domain.round_plan import RoundPlan
 
 
 @dataclass(frozen=True, slots=True)

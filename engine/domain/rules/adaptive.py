@@ -11,7 +11,7 @@ from functools import lru_cache
 from engine.domain import events as e
 from engine.domain import queries
 from engine.domain.model import ENGINE, IdeaText
-from engine.domain.plan import RoundPlan
+from engine.domain.round_plan import RoundPlan
 from engine.domain.settings import Mode
 from engine.domain.state import Idea, IdeaStatus, SessionState
 from engine.domain.strategy import reasons

@@ -12,11 +12,26 @@ from engine.domain.strategy.evidence import TUNE, Evidence, Trial, clipped
 from engine.domain.strategy.regression import Posterior, Prior, dot, fitted
 from engine.domain.strategy.values import Parent
 
-_PRIOR = Prior((0.0, 0.7, 0.14, 0.6, 0.2, -0.05, 0.0, 0.03), (0.1, 0.4, 0.4, 0.3, 0.3, 0.1, 0.2, 0.05))
+_WEIGHTS = {
+    "constant": (0.0, 0.1),
+    "prediction": (0.7, 0.4),
+    "prediction of a tried idea": (0.14, 0.4),
+    "gain elsewhere": (0.6, 0.3),
+    "shortfall of the parent": (0.2, 0.3),
+    "kernels on the parent": (-0.05, 0.1),
+    "recent gain of the lineage": (0.0, 0.2),
+    "times proposed": (0.03, 0.05),
+}
+"""Feature, in the order of ``_features`` → prior mean and standard deviation of its weight."""
+PREDICTION, SHORTFALL, RECENT = map(
+    tuple(_WEIGHTS).index, ("prediction", "shortfall of the parent", "recent gain of the lineage")
+)
+"""Where these features are in the vector."""
+_PRIOR = Prior(tuple(mean for mean, _ in _WEIGHTS.values()), tuple(deviation for _, deviation in _WEIGHTS.values()))
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
+class Constants:
     """The constants of the strategy, fitted on simulated landscapes with seeds that the benchmark does not use."""
 
     weight_spread: float = 0.23
@@ -66,16 +81,14 @@ class Tuning:
     horizon: float = 8.0
     """Kernels before the session's end from which only what improves the best counts, not what may lead further later."""
     prior: Prior = _PRIOR
-    """The weights of the features, in their order."""
+    """The prior of the features' weights, in their order."""
 
 
-FEATURES = ("constant", "prediction", "prediction of a tried idea", "gain elsewhere", "shortfall of the parent",
-            "kernels on the parent", "recent gain of the lineage", "times proposed")  # fmt: skip
 _AUTHOR = 2.0
 """Squared predictions after which an author's own slope counts as much as the common one."""
 _CATEGORY = 6.0
 """Trials after which a category's own mean counts as much as zero."""
-_GAINED = 0.02
+GAINED = 0.02
 """The smallest gain that counts as progress: 2 %."""
 _LATEST = 8
 """Trials of a parent's own ideas among which one idea may prevail."""
@@ -101,7 +114,7 @@ class StemRecord:
     least: tuple[float, float] = (math.inf, 0.0)
     """Its smallest gain, with the variance of its measurement."""
     most: tuple[float, float] = (-math.inf, 0.0)
-    """Its largest gain, likewise."""
+    """Its largest gain, with the variance of its measurement."""
 
     @property
     def differs(self) -> bool:
@@ -153,7 +166,7 @@ class Belief:
     """The posterior and the records that its features are read from."""
 
     evidence: Evidence
-    tuning: Tuning
+    constants: Constants
     posterior: Posterior
     parents: Mapping[str, ParentRecord]
     stems: Mapping[str, StemRecord]
@@ -181,7 +194,7 @@ class Belief:
         return max(self.parents, key=lambda k: self.parents[k].value)
 
     def features(self, parent: str, stem: str, predicted: float) -> tuple[float, ...]:
-        return _features(self.tuning, self.evidence, self.parents[parent], self.stems.get(stem), stem, predicted)
+        return _features(self.constants, self.evidence, self.parents[parent], self.stems.get(stem), stem, predicted)
 
     def adjustment(self, author: str, category: str, predicted: float) -> float:
         """The part of the expected gain that its author and its category explain."""
@@ -192,17 +205,17 @@ class Belief:
         record = self.stems.get(stem)
         if record is None:
             return self.posterior.noise
-        scatter = record.scatter(self.posterior.noise, self.tuning.scatter)
-        return scatter / math.sqrt(1.0 + self.tuning.certainty * record.measured)
+        scatter = record.scatter(self.posterior.noise, self.constants.scatter)
+        return scatter / math.sqrt(1.0 + self.constants.certainty * record.measured)
 
     def tuning_gain(self) -> tuple[float, float, float]:
         """What tuning a kernel is expected to gain, with the standard deviation, and its probability of a verified kernel."""
-        known, tuning = self.stems.get(TUNE, StemRecord()), self.tuning
-        count = tuning.tuned_trials + known.measured
-        mean = (tuning.tuned_trials * tuning.tuned + known.gained) / count
+        known, constants = self.stems.get(TUNE, StemRecord()), self.constants
+        count = constants.tuned_trials + known.measured
+        mean = (constants.tuned_trials * constants.tuned + known.gained) / count
         rest = max(0.0, known.squares - known.gained**2 / known.measured) if known.measured else 0.0
-        scatter = math.sqrt((tuning.tuned_trials * tuning.tuned_spread**2 + rest) / count)
-        spread = scatter / math.sqrt(1.0 + tuning.certainty * known.measured)
+        scatter = math.sqrt((constants.tuned_trials * constants.tuned_spread**2 + rest) / count)
+        spread = scatter / math.sqrt(1.0 + constants.certainty * known.measured)
         return mean, spread, (9.0 + known.measured) / (10.0 + known.measured + known.failed)
 
     @property
@@ -230,9 +243,9 @@ class Belief:
         return record.success if record is not None else 0.75
 
 
-def believed(evidence: Evidence, tuning: Tuning) -> Belief:
+def believed(evidence: Evidence, constants: Constants) -> Belief:
     """The belief after all trials, in their order: each row has the features that were known before its outcome."""
-    learner = _Learner(evidence, tuning)
+    learner = _Learner(evidence, constants)
     for trial in evidence.trials:
         learner.learn(trial)
     return learner.belief()
@@ -241,8 +254,8 @@ def believed(evidence: Evidence, tuning: Tuning) -> Belief:
 class _Learner:
     """What is known after some of the trials."""
 
-    def __init__(self, evidence: Evidence, tuning: Tuning) -> None:
-        self._evidence, self._tuning = evidence, tuning
+    def __init__(self, evidence: Evidence, constants: Constants) -> None:
+        self._evidence, self._constants = evidence, constants
         roots = [kernel for kernel in evidence.kernels.values() if kernel.parent not in evidence.kernels]
         self._parents = {root.id: _unexpected(root) for root in roots}
         self._pending = {kernel.id: kernel for kernel in evidence.kernels.values() if kernel.id not in self._parents}
@@ -277,8 +290,8 @@ class _Learner:
 
     def _gain(self, trial: Trial, child: Parent, parent: ParentRecord, stem: StemRecord) -> None:
         """A trial that made a verified kernel."""
-        features = _features(self._tuning, self._evidence, parent, stem, trial.stem, trial.predicted)
-        self._parents[child.id] = made = _child(self._tuning.prior, parent, child, features)
+        features = _features(self._constants, self._evidence, parent, stem, trial.stem, trial.predicted)
+        self._parents[child.id] = made = _child(self._constants.prior, parent, child, features)
         self._pending.pop(child.id, None)
         gain = made.value - parent.value
         self._rows.append((features, gain))
@@ -287,18 +300,18 @@ class _Learner:
         known = (gain, child.variance + parent.variance)
         stem.least, stem.most = min(stem.least, known), max(stem.most, known)
         stem.gained, stem.squares, stem.measured = stem.gained + gain, stem.squares + gain * gain, stem.measured + 1
-        if made.value > self._best + _GAINED:
+        if made.value > self._best + GAINED:
             self._best, self._stalled = made.value, 0
 
     def belief(self) -> Belief:
         """What follows from all that was learnt."""
         parents = {**self._parents, **{one.id: _unexpected(one) for one in self._pending.values()}}
-        posterior = fitted(self._tuning.prior, self._rows)
+        posterior = fitted(self._constants.prior, self._rows)
         slopes, categories = _offsets(self._evidence, posterior, self._rows, self._scored)
         rate, repeated = (len(self._scored), self._failed), (self._repeated[0], self._repeated[1])
         gains = tuple(gain for _, gain in self._rows)
         return Belief(
-            self._evidence, self._tuning, posterior, parents, self._stems, slopes, categories, rate, repeated, self._stalled,
+            self._evidence, self._constants, posterior, parents, self._stems, slopes, categories, rate, repeated, self._stalled,
             gains,
         )  # fmt: skip
 
@@ -315,17 +328,17 @@ def _child(prior: Prior, parent: ParentRecord, child: Parent, features: tuple[fl
     variance = child.variance * noise / (noise + child.variance)
     return ParentRecord(
         value, variance, expected - value, 0, 0.5 * parent.recent + 0.5 * (value - parent.value),
-        0 if value > parent.top + 0.5 * _GAINED else parent.neutral + 1, max(parent.top, value),
+        0 if value > parent.top + 0.5 * GAINED else parent.neutral + 1, max(parent.top, value),
     )  # fmt: skip
 
 
 def _features(
-    tuning: Tuning, evidence: Evidence, parent: ParentRecord, record: StemRecord | None, stem: str, predicted: float
+    constants: Constants, evidence: Evidence, parent: ParentRecord, record: StemRecord | None, stem: str, predicted: float
 ) -> tuple[float, ...]:
     predictions = evidence.predictions.get(stem)
     again = predictions.count - 1 if predictions is not None else 0
     if predictions is not None and again:
-        predicted = (1.0 - tuning.averaged) * predicted + tuning.averaged * predictions.mean
+        predicted = (1.0 - constants.averaged) * predicted + constants.averaged * predictions.mean
     predicted = clipped(predicted)
     known = record is not None and record.measured > 0
     gain = clipped(record.gain) if record is not None and known else 0.0

@@ -8,10 +8,11 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import pstdev
 
-from engine.domain.plan import Focus
-from engine.domain.strategy.belief import Belief, Tuning, believed
+from engine.domain.round_plan import Focus
+from engine.domain.strategy.belief import GAINED, RECENT, SHORTFALL, Belief, Constants, believed
 from engine.domain.strategy.draws import Draws
 from engine.domain.strategy.evidence import TUNE, Evidence, OpenIdea, ancestors, clipped
+from engine.domain.strategy.from_latest import step_from_latest
 from engine.domain.strategy.last_kernels import last_step, near_end
 from engine.domain.strategy.regression import dot, expected_improvement
 from engine.domain.strategy.steps import (
@@ -27,17 +28,18 @@ from engine.domain.strategy.steps import (
     short_of_ideas,
     tuning_pair,
 )
-from engine.domain.strategy.walk import walk_step
 
-TUNING = Tuning()
+CONSTANTS = Constants()
 
 
-def decided(evidence: Evidence, focus: Focus | None, *, may_ask: bool, ideas: int = 3, tuning: Tuning = TUNING) -> NextStep:
+def decided(
+    evidence: Evidence, focus: Focus | None, *, may_ask: bool, ideas: int = 3, constants: Constants = CONSTANTS
+) -> NextStep:
     """The decision. ``may_ask``: the round has not asked yet; ``ideas`` limits the ideas asked for one parent."""
-    belief = believed(evidence, tuning)
-    each = max(1, min(ideas, round(tuning.ideas)))
-    if (walked := walk_step(belief, focus, may_ask=may_ask)) is not None:
-        return walked
+    belief = believed(evidence, constants)
+    each = max(1, min(ideas, round(constants.ideas)))
+    if (from_latest := step_from_latest(belief, focus, may_ask=may_ask)) is not None:
+        return from_latest
     if near_end(belief):
         return last_step(belief, each, may_ask=may_ask)
     draws = Draws(evidence.seed, f"{evidence.step}:{len(evidence.trials)}:{may_ask}")
@@ -49,10 +51,10 @@ class _Search:
 
     def __init__(self, belief: Belief, draws: Draws, each: int) -> None:
         self.belief, self.draws, self.each = belief, draws, each
-        self.weights = belief.posterior.weights(draws, belief.tuning.weight_spread)
-        tuning = belief.tuning
-        scatter: float = (0.15 / max(belief.posterior.noise, 0.03)) ** tuning.used_by_noise
-        self.used: float = tuning.used * (1.0 + tuning.stalled * belief.stalled) * scatter
+        self.weights = belief.posterior.weights(draws, belief.constants.weight_spread)
+        constants = belief.constants
+        scatter: float = (0.15 / max(belief.posterior.noise, 0.03)) ** constants.used_by_noise
+        self.used: float = constants.used * (1.0 + constants.stalled * belief.stalled) * scatter
         self.open = open_ideas(belief)
 
     def decided(self, focus: Focus | None, may_ask: bool) -> NextStep:
@@ -86,8 +88,8 @@ class _Search:
         top = max(own, key=lambda k: self.belief.parents[k].value, default="")
         best = self.belief.parents[top].value if top else -math.inf
         before = -math.inf if focus.best is None else focus.best
-        if best > before + 0.02 and not self.belief.familiar(self.belief.evidence.kernels[top].stem):
-            left = max(left, self.belief.tuning.grace)
+        if best > before + GAINED and not self.belief.familiar(self.belief.evidence.kernels[top].stem):
+            left = max(left, self.belief.constants.grace)
         return Focus(focus.root, left, tried, max(best, before) if own else focus.best) if left > 0 else None
 
     def _lineage(self, focus: Focus) -> list[str]:
@@ -103,24 +105,25 @@ class _Search:
 
     def _ranked(self, focus: Focus | None) -> tuple[str, ...]:
         among: Sequence[str] = candidates(self.belief) if focus is None else self._lineage(focus) or [focus.root]
-        limit = round(self.belief.tuning.parents)
+        limit = round(self.belief.constants.parents)
         ranked = sorted(among, key=self._prospect, reverse=True)[:limit]
         pinned = [k for k, c in self.belief.evidence.kernels.items() if c.pinned and k not in ranked]
         return (*ranked, *pinned)
 
     def _value(self, parent: str) -> float:
         """The value of a parent, less what was already drawn from it."""
-        record, tuning = self.belief.parents[parent], self.belief.tuning
+        record, constants = self.belief.parents[parent], self.belief.constants
         return (
             record.value
             - self.used * record.kernels
-            + tuning.momentum * record.recent
-            - tuning.neutral * max(0, record.neutral - 2)
+            + constants.momentum * record.recent
+            - constants.neutral * max(0, record.neutral - 2)
         )
 
     def _prospect(self, parent: str) -> float:
         record, weights = self.belief.parents[parent], self.weights
-        return self._value(parent) + weights[4] * clipped(record.shortfall, 0.5) + weights[6] * clipped(record.recent)
+        shortfall, recent = clipped(record.shortfall, 0.5), clipped(record.recent)
+        return self._value(parent) + weights[SHORTFALL] * shortfall + weights[RECENT] * recent
 
     def _pairs(self, ranked: Sequence[str], restarted: str = "") -> list[Pair]:
         """The open ideas of the ranked parents, and ideas that gained elsewhere; a restart begins with an idea of its own."""
@@ -161,19 +164,22 @@ class _Search:
         drawn += self._spread() * deviation
         if not idea and drawn > 0:  # an idea that does not fit this parent gains nothing
             drawn *= success
-        score = self._value(parent) + drawn - belief.tuning.failure * (1.0 - success) / 0.75
+        score = self._score(parent, drawn, success)
         return Pair(parent, stem, score, belief.posterior.mean(features) + adjustment, deviation, success, idea)
 
     def _tuning_pair(self, parent: str, idea: str) -> Pair:
         """Other values of the parent's tunables; it needs no new code and rarely fails."""
         pair = tuning_pair(self.belief, parent, idea)
         drawn = pair.expected + self._spread() * pair.deviation
-        score = self._value(parent) + drawn - self.belief.tuning.failure * (1.0 - pair.success) / 0.75
-        return replace(pair, score=score)
+        return replace(pair, score=self._score(parent, drawn, pair.success))
+
+    def _score(self, parent: str, drawn: float, success: float) -> float:
+        """What a pair is worth: the parent's value and the gain drawn for it, less what a likely failure loses."""
+        return self._value(parent) + drawn - self.belief.constants.failure * (1.0 - success) / 0.75
 
     def _spread(self) -> float:
         """Standard deviations above its expectation at which a gain is judged this time."""
-        return self.belief.tuning.optimism + self.draws.normal() * self.belief.tuning.outcome_spread
+        return self.belief.constants.optimism + self.draws.normal() * self.belief.constants.outcome_spread
 
     def _ask(self, ranked: Sequence[str], best: Pair | None) -> Ask | None:
         """Whether a new idea promises more than the best at hand."""
@@ -181,7 +187,7 @@ class _Search:
         if not short:
             return None
         new = max(self._value(k) for k in short) + new_idea_gain(self.belief) + self._spread() * belief.posterior.noise
-        if best is not None and new - best.score <= belief.tuning.ask:
+        if best is not None and new - best.score <= belief.constants.ask:
             return None
         return Ask(tuple(short), self.each)
 
@@ -192,7 +198,7 @@ class _Search:
         new ideas, nothing else can be tried there.
         """
         belief = self.belief
-        if not belief.exhausted or len(belief.gains) < belief.tuning.warm_up or not belief.evidence.invents:
+        if not belief.exhausted or len(belief.gains) < belief.constants.warm_up or not belief.evidence.invents:
             return None
         kernels, best = belief.evidence.kernels, belief.best
         top = belief.parents[best].value
@@ -201,7 +207,7 @@ class _Search:
         for below, at in pairwise(ancestors(kernels, best)):
             if belief.familiar(kernels[below].stem):
                 continue
-            steps += belief.parents[below].value > belief.parents[at].value + 0.02
+            steps += belief.parents[below].value > belief.parents[at].value + GAINED
             if not steps:
                 continue
             mean = self._regained(at, below, top)
@@ -216,7 +222,7 @@ class _Search:
         A second attempt reaches a share of what the first one gained. Its first step is the best idea at hand that ``at`` has
         not tried and that is not familiar, if there is one.
         """
-        belief, regress = self.belief, self.belief.tuning.regress
+        belief, regress = self.belief, self.belief.constants.regress
         value, tried = belief.parents[at].value, belief.parents[at].tried
         new = [i for i in self.open.get(at, ()) if i.stem not in tried and not belief.familiar(i.stem)]
         if new:

@@ -10,7 +10,7 @@ from itertools import islice
 
 from engine.domain import queries
 from engine.domain.model import AGENT, PLAYBOOK
-from engine.domain.plan import CategoryRate
+from engine.domain.round_plan import CategoryRate
 from engine.domain.state import Idea, IdeaStatus, SessionState, Stage
 from engine.domain.strategy.values import WINDOW, Parent, variance, with_races
 
@@ -239,12 +239,7 @@ def clipped(value: float, limit: float = _LARGEST) -> float:
 
 def lineage_stems(kernels: Mapping[str, Parent], kernel: str) -> frozenset[str]:
     """The stems of the ideas in a kernel's lineage, as far as it is known."""
-    stems: set[str] = set()
-    at: str | None = kernel
-    while at is not None and at in kernels:
-        stems.add(kernels[at].stem)
-        at = kernels[at].parent
-    return frozenset(stems)
+    return frozenset(kernels[at].stem for at in ancestors(kernels, kernel))
 
 
 def ancestors(kernels: Mapping[str, Parent], kernel: str) -> Iterable[str]:

@@ -48,7 +48,7 @@ class WorkloadHalving:
         return trial if trial < len(self.candidates) else 0
 
     def with_result(self, trial: int, ratio: Interval | None) -> WorkloadHalving:
-        """The same with the speedup that a trial measured; ``None``: the trial failed."""
+        """The state after a trial that measured this speedup; ``None``: the trial failed."""
         at = self.place(trial)
         if ratio is None:
             return replace(self, lost=self.lost | {at}) if at else self

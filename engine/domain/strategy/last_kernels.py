@@ -35,7 +35,7 @@ Waiting = Mapping[str, Sequence[OpenIdea]]
 def near_end(belief: Belief) -> bool:
     """Whether so few kernels are left. A playbook has its ideas from the start: there the order of trials teaches little."""
     left = belief.evidence.left
-    return left is not None and left <= belief.tuning.horizon and belief.evidence.invents and bool(belief.parents)
+    return left is not None and left <= belief.constants.horizon and belief.evidence.invents and bool(belief.parents)
 
 
 def last_step(belief: Belief, each: int, *, may_ask: bool) -> NextStep:
@@ -46,7 +46,7 @@ def last_step(belief: Belief, each: int, *, may_ask: bool) -> NextStep:
     known = improvement(belief, best, top) if best is not None else 0.0
     short = short_of_ideas(belief, ranked, waiting, each) if may_ask else []
     new = _new_idea(belief, short[0], top) if short else 0.0
-    first = round(belief.tuning.parents)
+    first = round(belief.constants.parents)
     asked = [*short[:first], *(k for k in short[first:] if belief.evidence.kernels[k].pinned)]
     ask = Ask(tuple(asked), each) if new > known else None
     return NextStep(belief, ask, best, None, tuple(ranked), LastKernels(belief.evidence.left or 0, known, new))

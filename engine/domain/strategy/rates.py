@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from engine.domain import predictions
-from engine.domain.plan import CategoryRate
+from engine.domain.round_plan import CategoryRate
 from engine.domain.state import Idea, SessionState
 from engine.domain.stats import significant
 from engine.domain.strategy.evidence import TUNE, bottleneck

@@ -1,10 +1,10 @@
-"""Words the figures behind a decision of the strategy, in short sentences. Pure."""
+"""The reason of a decision of the strategy: the figures behind it, in short sentences. Pure."""
 
 from __future__ import annotations
 
 import math
 
-from engine.domain.plan import Focus
+from engine.domain.round_plan import Focus
 from engine.domain.strategy.belief import Belief
 from engine.domain.strategy.evidence import TUNE
 from engine.domain.strategy.racing import RaceWorth
@@ -64,13 +64,13 @@ def of_parents(decision: NextStep, ask: Ask | None) -> str:
         names, why = decision.ranked[:1], "No idea is at hand"
     if decision.last is not None and (ask is not None or best is not None):
         why = _of_last(decision.last, ask, best)
-    if decision.walks:
-        why = _of_walk(belief)
+    if decision.from_latest:
+        why = _of_latest(belief)
     parents = [_standing(belief, name) for name in names] or ["no kernel can be a parent"]
     return ". ".join((*parents, why, *_restart(decision.focus)))
 
 
-def _of_walk(belief: Belief) -> str:
+def _of_latest(belief: Belief) -> str:
     """Why a round goes on from the latest kernel."""
     tried = f"{_counted(belief.stalled, 'idea')} did not improve the best, and what an idea gains depends on the kernel"
     return f"{tried}, so its author's first idea for the latest kernel is tried"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from engine.domain.plan import Focus
-from engine.domain.strategy.belief import Belief
+from engine.domain.round_plan import Focus
+from engine.domain.strategy.belief import PREDICTION, Belief
 from engine.domain.strategy.evidence import TUNE, OpenIdea, lineage_stems
 from engine.domain.strategy.regression import expected_improvement
 
@@ -62,7 +62,7 @@ class NextStep:
     """The parents considered, best first."""
     last: LastKernels | None = None
     """Where the session's end is near."""
-    walks: bool = False
+    from_latest: bool = False
     """Whether it goes on from the latest kernel, as sequential revision does."""
 
 
@@ -104,7 +104,7 @@ def repeated_pair(belief: Belief, parent: str, stem: str, predicted: float) -> P
 def repeatable(belief: Belief) -> Iterator[tuple[str, float]]:
     """The ideas that gained where they were tried, with the gain predicted of them."""
     for stem, record in belief.stems.items():
-        if record.measured and record.gained > belief.tuning.retarget:
+        if record.measured and record.gained > belief.constants.retarget:
             predictions = belief.evidence.predictions.get(stem)
             yield stem, predictions.mean if predictions is not None else record.gain
 
@@ -124,7 +124,7 @@ def short_of_ideas(belief: Belief, ranked: Sequence[str], waiting: dict[str, lis
 def new_idea_gain(belief: Belief) -> float:
     """The gain expected of the best new idea: the mean over the latest ideas, before they were tried."""
     trials = belief.evidence.trials[-20:]
-    gains = [belief.posterior.means[1] * trial.predicted for trial in trials]
+    gains = [belief.posterior.means[PREDICTION] * trial.predicted for trial in trials]
     return (sum(gains) + 0.15) / (len(gains) + 1)
 
 

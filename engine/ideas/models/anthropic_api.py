@@ -30,7 +30,6 @@ _FINISHES: Mapping[str, Finish] = {
     "model_context_window_exceeded": Finish.LENGTH,
     "refusal": Finish.REFUSED,
 }
-_OVERLOADED = frozenset({"overloaded_error", "api_error", "timeout_error", "rate_limit_error"})
 _EFFORTS = {"minimal": "low"}
 """Efforts that this protocol spells differently. ``none`` disables thinking instead."""
 _SMALLEST_BUDGET = 1024

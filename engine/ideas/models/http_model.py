@@ -161,8 +161,8 @@ def counted(tokens: object, cached: object, output: object) -> Usage | None:
     figures = [0 if figure is None else figure for figure in (tokens, cached, output)]
     if not all(isinstance(figure, int) and not isinstance(figure, bool) and figure >= 0 for figure in figures):
         return None
-    given, known, told = (int(figure) for figure in figures if isinstance(figure, int))
-    return Usage(given, min(known, given), told)
+    sent, read, written = (int(figure) for figure in figures if isinstance(figure, int))
+    return Usage(sent, min(read, sent), written)
 
 
 def status_failed(status: int, message: str, retry: Retry | None) -> FailedAttempt:

@@ -132,7 +132,7 @@ class Model(Protocol):
 
     @property
     def output_limit(self) -> int | None:
-        """The longest reply in tokens that the server allows, once it has said so."""
+        """The longest reply in tokens that the server allows; ``None`` until an error of it named the limit."""
         ...
 
     async def ask(self, prompt: Prompt, on_text: OnText) -> Reply:

@@ -55,7 +55,7 @@ class Sent:
 
 
 class Learned:
-    """What a server has said about its options."""
+    """What the errors of a server have shown about its options."""
 
     def __init__(self) -> None:
         self.refused: set[Option] = set()
@@ -72,7 +72,7 @@ class Learned:
         return None if Option.TEMPERATURE in self.refused else prompt.options.temperature
 
     def learn(self, words: str, options: frozenset[Option], sent: Sent, on_text: OnText) -> int | None:
-        """Learn from the message of a rejected request with these options; what was learnt is told through ``on_text``.
+        """Learn from the message of a rejected request with these options; what was learnt is reported through ``on_text``.
 
         Returns the limit on the reply for another attempt, or ``None`` if the message is about nothing that can be left out
         or lowered.

@@ -37,10 +37,10 @@ def room_for_reply(message: str, asked: int) -> int | None:
         prompt, window = _number(match[1]), _number(match[3])
     else:
         found = _WINDOW.search(message)
-        told = next((match for pattern in _IN_PROMPT if (match := pattern.search(message))), None)
-        if found is None or told is None:
+        sent = next((match for pattern in _IN_PROMPT if (match := pattern.search(message))), None)
+        if found is None or sent is None:
             return None
-        prompt, window = _number(told[1]), _number(found[1])
+        prompt, window = _number(sent[1]), _number(found[1])
     return _usable(window - prompt, asked)
 
 

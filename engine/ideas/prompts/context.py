@@ -237,15 +237,15 @@ def kernel_facts(state: SessionState, kernel: Kernel, code: str, remarks: str = 
     idea = state.ideas.get(kernel.idea)
     lines = [f"## {kernel.id}: {idea.text.title if idea else kernel.name}", ""]
     lines += [f"- {line}" for line in evidence(state, kernel)]
-    if said := _worth_reading(remarks):
-        lines += ["", "Compiler output:", "", fenced(head(said, _REMARK_LINES, _MAX_LOG))]
+    if output := _worth_reading(remarks):
+        lines += ["", "Compiler output:", "", fenced(head(output, _REMARK_LINES, _MAX_LOG))]
     if same_as:
         return "\n".join([*lines, "", f"Its code is that of {same_as}, with other values of the tunables."])
     return "\n".join([*lines, "", fenced(_bounded(code), kernel.dialect.language)])
 
 
 def _worth_reading(remarks: str) -> str:
-    """Compiler output without what is told elsewhere: registers, shared memory, compile times."""
+    """Compiler output without what the prompt gives elsewhere: registers, shared memory, compile times."""
     kept = [line for line in remarks.splitlines() if line.strip() and not _KNOWN.search(line)]
     return "\n".join(kept)
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.domain.model import CATEGORIES, Device, Dialect, PrecisionClass
-from engine.domain.plan import CategoryRate
+from engine.domain.round_plan import CategoryRate
 from engine.ideas.prompts.hardware import capability
 
 _FEWEST = 3
-"""Ideas from which on a rate is told."""
+"""Fewest ideas of a category for which its rate is reported."""
 
 
 class Bottleneck(StrEnum):

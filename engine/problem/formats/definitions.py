@@ -169,7 +169,6 @@ class Cases:
         for name in (*definition.written.axes, *definition.written.inputs):
             self._names[name] = unused_name(name, lambda n: n in taken)
             taken.add(self._names[name])
-        self._stored_count: dict[str, int] = {}
         self._texts: dict[str, dict[str, int]] = {}
         self._kinds: dict[str, str] | None = None
 

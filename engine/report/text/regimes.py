@@ -81,13 +81,6 @@ def disagreement(measured: Measurement, baseline: str, deciding: Regime) -> str:
     )
 
 
-def deciding_speedup(measured: Measurement, baseline: str, deciding: Regime) -> Interval | None:
-    """The speedup in the deciding regime; that of single calls where the other was not measured."""
-    if deciding is Regime.SUSTAINED and measured.sustained is not None and baseline in measured.sustained.speedup:
-        return measured.sustained.speedup[baseline]
-    return measured.speedup.get(baseline)
-
-
 def clock_words(found: ClockAndPower | None) -> str:
     """``1410 MHz, 690 W``; empty where nothing is known."""
     if found is None:
@@ -103,7 +96,7 @@ def difference(ratio: Interval) -> str:
 
 
 def difference_words(ratio: Interval) -> str:
-    """``difference``, or why it cannot be told."""
+    """``difference``, or why there is none to report."""
     return difference(ratio) if stats.is_measurable(ratio) else TOO_WIDE
 
 

@@ -70,7 +70,7 @@ class Baselines:
 
     @property
     def claimable(self) -> float:
-        """As ``claimable``, of the ranking baseline."""
+        """The smallest effect that is claimed, in logarithms, from what the ranking baseline shows against itself."""
         return claimable(self.same)
 
     @property
@@ -84,7 +84,7 @@ class Baselines:
         A resumed session has measured them before: cached ones are used, and those that fail to run are skipped again.
         """
         if not self.started:
-            self._kept = self._valid(baseline_cache.decode(self._opened.cached, self._opened.others))
+            self._kept = self._valid(baseline_cache.decode(self._opened.cached, self._opened.further_baselines))
             self._missing = dict(self._failing(bed))
             self.started = True
         found = self._pool.baselines(bed, self.interleaved, pair)
@@ -108,14 +108,14 @@ class Baselines:
         Baselines that fail to run are skipped; a note says why.
         """
         opened = self._opened
-        kept = baseline_cache.decode(cached, opened.others)
+        kept = baseline_cache.decode(cached, opened.further_baselines)
         had = bool(kept)
         notes: list[str] = []
         self._measured_once = {}
         self._kept = self._valid(kept)
         known = f" ({', '.join(self._kept)} cached)" if self._kept else ""
-        others = f"; also {', '.join(opened.others)}" if opened.others else ""
-        say(f"measuring {opened.baseline} against itself{others}{known}")
+        also = f"; also {', '.join(opened.further_baselines)}" if opened.further_baselines else ""
+        say(f"measuring {opened.baseline} against itself{also}{known}")
         found = self._measure_now(bed, report)
         gone = [
             name
@@ -138,10 +138,10 @@ class Baselines:
         return BaselineResults(measured, (*notes, *self._missing.values()), to_cache)
 
     def _valid(self, kept: Mapping[str, baseline_cache.Kept]) -> dict[str, baseline_cache.Kept]:
-        return {name: kept[name] for name in self._opened.others if name in kept and not self._opened.fresh}
+        return {name: kept[name] for name in self._opened.further_baselines if name in kept and not self._opened.fresh}
 
     def _unkept(self) -> tuple[str, ...]:
-        names = dict.fromkeys((self._opened.baseline, *self._opened.others))
+        names = dict.fromkeys((self._opened.baseline, *self._opened.further_baselines))
         return tuple(name for name in names if name not in self._kept and name not in self._missing)
 
     def _add_found(self, kept: dict[str, baseline_cache.Kept], found: Mapping[str, Measurement]) -> None:

@@ -35,9 +35,10 @@ from engine.trial.judge.format_check import decides, several_right
 from engine.trial.judge.perturbations import OWN, PERTURBATIONS, TYING, WIDE_ONLY, ZERO_SLICES
 from engine.trial.judge.preparation_cache import KeptCalibration
 from engine.trial.judge.ties import IndexTrace
-from engine.trial.judge.tolerance import HOPELESS, Policy, error_limit, make_policy
+from engine.trial.judge.tolerance import HOPELESS, ClassPolicy, Policy, allowed_class, error_limit, make_policy
 
 _SEEDS = 2
+"""Cases on the problem's own inputs."""
 _FEW_ELEMENTS = 16
 _FEW_ELEMENTS_ERROR = 1e-6
 """Lower bound on a class's error where every output has fewer than 16 elements: too few to show how rounding errors vary, and
@@ -54,8 +55,9 @@ the output. fp32 allows ten times this."""
 _SLOW_S = 5.0
 """A case that takes longer is not repeated with another seed."""
 _PERTURBED_S = 20.0
-"""Seconds for the perturbed inputs, and the fewest kinds that are tried whatever they take."""
+"""Seconds for all kinds of perturbed inputs."""
 _LEAST_PERTURBED = 4
+"""Kinds of perturbed inputs that are tried whatever they take."""
 _RANK_DEFICIENT = 6
 """Further cases of zero slices where a format's checker may decide: in some of them rounding decides no pivot."""
 
@@ -138,9 +140,10 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
         own = {name: errors.wider(main.policy.classes[OWN].get(name, errors)) for name, errors in own.items()}
     classes = {OWN: own}
     policy = make_policy(tolerance, default, classes, dtype)
-    allowed = policy.allowed if not policy.against_eager else default  # type: ignore[union-attr]
-    several = "" if policy.against_eager else found.several
-    if main is None and not policy.against_eager and not (several and policy.limit(OWN).rel_fro > HOPELESS):
+    allowed = allowed_class(policy, default)
+    against_float64 = isinstance(policy, ClassPolicy)
+    several = found.several if against_float64 else ""
+    if main is None and against_float64 and not (several and policy.limit(OWN).rel_fro > HOPELESS):
         chosen = _affordable(_candidates(reference), found)
         perturbed, found_on = _perturbed_errors(reference, allowed, dtype, own, chosen)
         classes |= perturbed
@@ -231,8 +234,9 @@ def _perturbed_errors(
         if allowed.value in errors and error_limit(allowed, errors, dtype).rel_fro <= HOPELESS:
             found[name] = {known: _with_more_room(here, dtype).wider(own.get(known, here)) for known, here in errors.items()}
     tries = _RANK_DEFICIENT if decides(reference) and len(names) > _LEAST_PERTURBED else 0
-    while tries and not several:
-        tries -= 1
+    for _ in range(tries):
+        if several:
+            break
         several = ZERO_SLICES if _perturbed_case(reference, ZERO_SLICES, wanted)[1] else ""
     return _with_common_limits(found, dtype), several
 

@@ -173,7 +173,7 @@ def spread(reference: torch.Tensor) -> float:
 
 
 def spread_of(found: Moments) -> float:
-    """The same, of known moments."""
+    """``spread`` of a tensor with these moments."""
     deviation = math.sqrt(found.variance)
     return deviation if deviation > _NEGLIGIBLE * found.rms else 0.0
 

@@ -24,6 +24,8 @@ from engine.trial.judge.conditions import stolen_ticks
 _PRESSURE = Path("/proc/pressure/cpu")
 _OWN_THREAD = Path("/proc/thread-self/schedstat")
 _STAT = Path("/proc/stat")
+_ROUNDING_TICKS = 3
+"""What sums of clock ticks, each rounded by the kernel, may differ by."""
 _IDLE_FIELDS = (4, 5)
 """Of a row of ``/proc/stat``: idle, and waiting for input or output."""
 _OTHER_SHARE = 0.02
@@ -33,8 +35,8 @@ _SHARE = 0.03
 """Share of a call's wall time that may be lost to others before its sample counts as disturbed."""
 _WAKING_US = 40.0
 """Time that sleeping threads need to get their cores when a call starts, before the kernel's own clock starts."""
-_MORE_THAN_THERE_IS, _MORE_US = 1.02, 200.0
-"""Processor time beyond that of all cores, as a factor and in microseconds, that no process has used which keeps to them."""
+_MOST_OF_CORES, _UNCOUNTED_US = 1.02, 200.0
+"""A process that keeps to its cores was never seen to use more than so many times their time, and so many microseconds."""
 _PROCESS_CLOCK = 2
 """Low bits of the clock of a process's processor time: as the scheduler accounts for it."""
 _WOKEN_US = 25.0
@@ -78,7 +80,7 @@ class ContentionMonitor:
         """Processor time of the process in the last call, as a share of what the cores had; without its children's."""
 
     def for_process(self, process: int | None) -> ContentionMonitor:
-        """Itself, for the next call of ``process`` (its pid here, ``None`` where unknown)."""
+        """This monitor, for the next call of ``process`` (its pid here, ``None`` where unknown)."""
         self._process = process
         self._lost, self.share_used = 0.0, 0.0
         return self
@@ -95,7 +97,7 @@ class ContentionMonitor:
             used_ns = processor_ns(self._process)
             there_ns = self._cores * (time.perf_counter_ns() - self._began_ns)
             used_us = (used_ns - self._used_ns) / 1e3 if min(used_ns, self._used_ns) >= 0 else 0.0
-            self.share_used = max(0.0, used_us - _MORE_US) / (there_ns / 1e3)
+            self.share_used = max(0.0, used_us - _UNCOUNTED_US) / (there_ns / 1e3)
             after = _read(self._process)
             self._lost = lost_us(self._before, after) if self._before is not None and after is not None else 0.0
 
@@ -106,7 +108,7 @@ class ContentionMonitor:
     @property
     def elsewhere(self) -> str:
         """A message on a process that used other cores in the last call; empty for one that may not have."""
-        if self.share_used <= _MORE_THAN_THERE_IS:
+        if self.share_used <= _MOST_OF_CORES:
             return ""
         return f"used {self.share_used:.2f} times the processor time of the {self._cores} cores that it was given"
 
@@ -156,9 +158,6 @@ class OtherWork:
         total = sum(map(sum, mine))
         idle = sum(row[field - 1] for row in mine for field in _IDLE_FIELDS)
         return total - idle, total, sum(_used_ticks(Path("/proc").glob("[0-9]*")))
-
-
-_ROUNDING_TICKS = 3
 
 
 def _used_ticks(folders: Iterable[Path]) -> Iterator[int]:

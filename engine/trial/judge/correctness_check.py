@@ -20,7 +20,7 @@ from engine.trial.judge.cases import Case, default_class, fresh_seed, make_case,
 from engine.trial.judge.comparison import finite_moments, spread_of
 from engine.trial.judge.format_check import refuses
 from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.tolerance import FACTORS, Policy
+from engine.trial.judge.tolerance import FACTORS, AllclosePolicy, Policy, allowed_class
 
 _TILES = 64
 """One tile in this many is left unwritten."""
@@ -83,7 +83,7 @@ def _rounded(outputs: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype]) -> 
 
 
 def _eager_or_exact(reference: Reference, case: Case, policy: Policy) -> Sequence[torch.Tensor]:
-    return reference.call(case.model, case.inputs) if policy.against_eager else case.expected
+    return reference.call(case.model, case.inputs) if isinstance(policy, AllclosePolicy) else case.expected
 
 
 def _constant(expected: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -150,7 +150,7 @@ def describe_check(reference: Reference, calibration: Calibration) -> Correctnes
     """The check as journaled."""
     policy = calibration.policy
     limit = policy.limit(OWN)
-    allowed = default_class(reference) if policy.against_eager else policy.allowed  # type: ignore[union-attr]
+    allowed = allowed_class(policy, default_class(reference))
     if not output_dtype(reference).is_floating_point:
         allowed = PrecisionClass.EXACT
     perturbed = [d for d in calibration.distributions if d != OWN]

@@ -47,7 +47,7 @@ def failure(kind: FailureKind, reason: str, log: str = "", *, trusted: bool) -> 
 
 
 def loss(kind: FailureKind, reason: str, log: str = "", *, trusted: bool) -> Exception:
-    """The same for a runner that died or does not reply; a trusted one can be restarted."""
+    """The exception for a runner that died or does not reply; a trusted one can be restarted."""
     if trusted:
         return TrustedProcessLost(f"the baseline cannot be measured: {reason}")
     return TrialFailed(kind, reason, log)

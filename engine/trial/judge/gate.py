@@ -144,7 +144,7 @@ class DeviceOutputs:
     addresses: tuple[int, ...]
 
     def of_call(self, call: int, calls: int) -> DeviceOutputs:
-        """Those of one call of a burst; these are of ``calls`` calls."""
+        """The outputs of one of the last ``calls`` calls of a burst, whose outputs these are. Raises OSError."""
         return replace(self, addresses=addresses_of_call(self.addresses, call, calls))
 
     def copy_to(self, output: int, target: torch.Tensor) -> None:

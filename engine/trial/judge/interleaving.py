@@ -131,7 +131,7 @@ class PairSetup:
 
     flush: CacheFlush
     contention: ContentionMonitor
-    others: OtherWork
+    other_work: OtherWork
     order: random.Random
     probe: Probe
     holds: bool = False
@@ -176,17 +176,17 @@ class _PairRun:
         self._wanted = self._warm_up + samples
         self._is_shortened, self._alone = False, 0
         distributions, most = (bed.calibration.distributions, perturbed) if contest.judged else ((), 0)
-        self._others = PerturbedCalls(setup.order, distributions, self._wanted, most)
-        self._others_tally = CheckTally(tally.trials)
+        self._perturbed_calls = PerturbedCalls(setup.order, distributions, self._wanted, most)
+        self._perturbed_tally = CheckTally(tally.trials)
         self._holds = setup.holds and not contest.by_judges_clock
 
     def run(self) -> PairTimes:
         """Take samples until there are enough. Raises TrialFailed."""
         self._setup.monitor.begin()
-        self._setup.others.begin()
+        self._setup.other_work.begin()
         while self._lacks_samples():
             self._burst()
-        rows = self._rows if self._setup.others.is_present() else without_marks(self._rows)
+        rows = self._rows if self._setup.other_work.is_present() else without_marks(self._rows)
         found = replace(
             pair_times(rows[self._warm_up :], self._samples),
             audits=columns(self._audits),
@@ -196,18 +196,18 @@ class _PairRun:
         return with_counted_times(found, self._contest.contracts, self._contest.baselines)
 
     def _lacks_samples(self) -> bool:
-        if len(self._rows) < self._wanted or self._others.remain:
+        if len(self._rows) < self._wanted or self._perturbed_calls.remain:
             return True
         if len(self._rows) >= self._warm_up + _PATIENCE * self._samples:
             return False
         few = len(undisturbed_rows(self._rows[self._warm_up :])) < self._samples
-        return few and self._setup.others.is_present()
+        return few and self._setup.other_work.is_present()
 
     def _burst(self) -> None:
         """Draw inputs for some slots, call everyone on each, then check all outputs."""
         bed, order = self._bed, self._setup.order
         burst = order.sample(range(bed.slots), min(bed.slots, max(self._wanted - len(self._rows), 2)))
-        kinds = {slot: self._others.next() for slot in burst}
+        kinds = {slot: self._perturbed_calls.next() for slot in burst}
         for slot, kind in kinds.items():
             bed.draw(slot, kind or OWN)
         taken: dict[int, _Outputs] = {}
@@ -236,7 +236,7 @@ class _PairRun:
         """Make fewer calls: each takes seconds."""
         self._warm_up, self._samples, self._is_shortened = 1, min(self._samples, SLOW_SAMPLES), True
         self._wanted = self._warm_up + self._samples
-        self._others.keep_at_most(1)
+        self._perturbed_calls.keep_at_most(1)
 
     def _has_enough(self, kind: str | None) -> bool:
         """Whether a shortened pair needs no further call on such inputs."""
@@ -261,7 +261,7 @@ class _PairRun:
     def _check(self, slot: int, kind: str, name: str, outputs: Taken) -> None:
         """Judge the outputs of one kernel in one call. Raises TrialFailed with the kernel at fault."""
         self._bed.turn_to(name)
-        tally = self._tally if kind == OWN else self._others_tally
+        tally = self._tally if kind == OWN else self._perturbed_tally
         try:
             judge_outputs(self._bed.check(slot, kind, outputs), tally, kind)
         except TrialFailed as failed:

@@ -19,7 +19,7 @@ import torch
 
 from engine.domain import stats, suite
 from engine.domain.errors import SandboxError
-from engine.domain.memory_plan import WorkloadMemory
+from engine.domain.memory_plan import MOST_SLOTS, WorkloadMemory
 from engine.domain.model import Interval, Measurement, Workload
 from engine.domain.preparation import Peaks
 from engine.domain.regimes import Regime
@@ -30,6 +30,7 @@ from engine.trial.judge.contention import ContentionMonitor, OtherWork
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.host_client import Host
 from engine.trial.judge.interleaving import HOT, CacheFlush, Contestants, PairSetup, Probe
+from engine.trial.judge.judge_tools import JudgeTools
 from engine.trial.judge.measurement import by_workload, doubted_if_unlike
 from engine.trial.judge.memory_room import needs_of
 from engine.trial.judge.process_pairs import ProcessPairs
@@ -37,7 +38,7 @@ from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.retrying import retried
 from engine.trial.judge.sustained_suite import SustainedSuite
 from engine.trial.judge.timing import KERNEL, PairTimes, raw
-from engine.trial.judge.workload_trial import JudgeTools, WorkloadTrial
+from engine.trial.judge.workload_trial import WorkloadTrial
 from engine.trial.protocol import (
     OTHER,
     Candidate,
@@ -57,7 +58,6 @@ Reply = TypeVar("Reply")
 
 _ROOM_SHARE = 4
 """The operands of a suite's workloads are kept together while they take less than this part of the device's memory."""
-_SLOTS = 8
 
 
 class Judge:
@@ -186,12 +186,12 @@ class Judge:
 
     def _all_fit(self) -> bool:
         """Whether the operands of all workloads are kept at a time."""
-        needed = sum(needs_of(trial.reference).operands * _SLOTS for trial in self._trials) if len(self._trials) > 1 else 0
+        needed = sum(needs_of(trial.reference).operands * MOST_SLOTS for trial in self._trials) if len(self._trials) > 1 else 0
         return needed * _ROOM_SHARE < self.device.memory_bytes
 
     def memory_plans(self) -> tuple[WorkloadMemory, ...]:
         """The memory plans of all workloads, the opened one's first."""
-        return (self._trials[0].beds.memory, *self._trials[0].beds.others())
+        return (self._trials[0].beds.memory, *self._trials[0].beds.other_workloads())
 
     def reference_for(self, workload: Workload) -> Reference:
         """The reference on one of the workloads or of their hold-out shapes."""
@@ -217,8 +217,7 @@ class Judge:
 
         One process makes all these calls; they are the same message. Raises TrialFailed.
         """
-        for trial in self._trials[:1]:
-            trial.bed()
+        self._trials[0].bed()
         self._pool.discard_prestarted()
         found = {}
         with self._pool.kernel() as runner:
@@ -265,7 +264,7 @@ class Judge:
         return MeasureReply(whole, self._raw(pairs), evidence)
 
     def sustain(self, candidate: Candidate, say: Say) -> SustainReply:
-        """The same in the sustained regime, in fresh processes. Raises TrialFailed."""
+        """Process pairs in the sustained regime, with fresh processes. Raises TrialFailed."""
         if reason := self._cannot_repeat():
             return SustainReply(None, note=reason)
         return self._sustained.measure(candidate, say)

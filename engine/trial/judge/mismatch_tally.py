@@ -17,7 +17,7 @@ from engine.domain.preparation import ClassErrors
 from engine.trial.judge.blocks import as_rows_of_bytes, in_blocks, moments
 from engine.trial.judge.comparison import Errors, compared_exactly, spread_of
 from engine.trial.judge.mismatch_patterns import PERIODS, Sums, WrongCounts, observations
-from engine.trial.judge.tolerance import ORDER, Policy, strictest_class
+from engine.trial.judge.tolerance import ORDER, AllclosePolicy, Policy, strictest_class
 
 BLOCK = 1 << 21
 """Elements of the reference that are looked at together."""
@@ -188,9 +188,8 @@ def _tally(
 ) -> MismatchTally:
     if compared_exactly(output):
         return MismatchTally(name, output, 0.0, 1.0, poison)
-    if policy.against_eager:
-        tolerance = policy.tolerance  # type: ignore[union-attr]
-        return MismatchTally(name, output, tolerance, 1.0, poison)
+    if isinstance(policy, AllclosePolicy):
+        return MismatchTally(name, output, policy.tolerance, 1.0, poison)
     unit = _unit(right)
     if errors.flaw or errors.max_scaled > limit.max_scaled:
         return MismatchTally(name, output, limit.max_scaled, unit, poison)

@@ -25,8 +25,9 @@ _RESOLVED_TIMES, _RESOLVED_US = 20.0, 1000.0
 """A time is resolved if its interval, with the error of what was subtracted, ends below this multiple of it, or no more than so
 many microseconds above it."""
 _AFTER_TIMES, _AFTER_US = 3.0, 300.0
-_BUSY_SHARE = 0.2
-_BUSY_US = 50.0
+"""The judge's next operation after a reply may take so many times as long as after a null kernel's, and microseconds more."""
+_BUSY_SHARE, _BUSY_US = 0.2, 50.0
+"""How long the device may be busy after the kernel's last event: a share of the kernel's time, and microseconds."""
 
 
 def timing_doubts(

@@ -56,8 +56,8 @@ class ProcessPool:
         self._prestarted_unused = False
         self.keeps_loads = False
         """Whether trusted runners keep what they have loaded for every workload: their test beds stay."""
-        self._frames: dict[int, tuple[object, ...]] = {}
-        """By reference: arguments of ``forward`` with empty tensors."""
+        self._empty_arguments: dict[int, tuple[object, ...]] = {}
+        """By reference (``id``): arguments of ``forward`` with empty tensors."""
         self._stopwatch_code = b""
         self._reads_memory: bool | None = None
         self._keeps_processes = True
@@ -130,7 +130,7 @@ class ProcessPool:
             self._started_runner(name, pair)
 
     def start_next_baselines(self, name: str) -> None:
-        """The same for the pairs after a kernel's screen, where the memory plan ends the processes of each pair."""
+        """Start a baseline's runners for the pairs after a screen, where the memory plan ends the processes of each pair."""
         for pair in range(1, 1 + self._pairs_ahead):
             self._started_runner(name, pair)
 
@@ -260,6 +260,7 @@ class ProcessPool:
         return not self._reads_memory
 
     def _can_read_memory(self, bed: TestBed) -> bool:
+        """Whether the judge can read the memory of a null runner, which is loaded for it as if it could."""
         self._reads_memory = True
         runner = self.null_runners(bed, {})[null_name("module", {})]
         runner.stand_by()
@@ -275,11 +276,11 @@ class ProcessPool:
 
     def _module_arguments(self, bed: TestBed) -> tuple[Any, ...]:
         """Encoded arguments of ``Model``, and the template of ``forward``'s arguments."""
-        if id(bed.reference) not in self._frames:
-            self._frames[id(bed.reference)] = map_arguments(lambda _: torch.empty(0), bed.reference.inputs(0))
+        if id(bed.reference) not in self._empty_arguments:
+            self._empty_arguments[id(bed.reference)] = map_arguments(lambda _: torch.empty(0), bed.reference.inputs(0))
         return (
             *construction_arguments(bed.reference, bed.init_seed),
-            call_template(bed.reference, bed.with_scalars(self._frames[id(bed.reference)])),
+            call_template(bed.reference, bed.with_scalars(self._empty_arguments[id(bed.reference)])),
         )
 
     def _stopwatch(self) -> bytes:

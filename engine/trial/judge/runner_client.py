@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
@@ -111,9 +111,8 @@ class RunnerClient:
             self._kept[keep_for] = self._numbers
             load = replace(load, kept=self._numbers)
         self.load(load, fds)
-        assert self._runner is not None
         try:
-            self._runner.channel.send_order(RunKernel(0))
+            self._live.channel.send_order(RunKernel(0))
         except ChannelClosed:
             self._dead("before the call")
         self._warming = True
@@ -139,10 +138,9 @@ class RunnerClient:
 
     def _request(self, request: LoadKernel | Switch | CheckWorkspace, fds: Sequence[int] = ()) -> None:
         """Send what is answered by ``RunnerReady``, to a runner that is resumed. Raises TrialFailed."""
-        assert self._runner is not None
         try:
             self._thaw_all()
-            self._runner.channel.send(request, fds)
+            self._live.channel.send(request, fds)
         except ChannelClosed:
             self._dead("while loading")
 
@@ -196,25 +194,23 @@ class RunnerClient:
 
     def _at_rest(self) -> Channel:
         """Its channel, if it has sent nothing and worked no more since it was stopped. Raises TrialFailed."""
-        assert self._runner is not None
-        if self._runner.channel.waiting():
+        if self._live.channel.waiting():
             raise self._out_of_turn()
         judged = self.gate is None and not self._trusted
-        if judged and (used := self._host.used_since_stop_us(self._runner)) > _MOST_AT_REST_US:
+        if judged and (used := self._host.used_since_stop_us(self._live)) > _MOST_AT_REST_US:
             raise self._failed(FailureKind.REJECTED, f"its process used {used / 1e3:.0f} ms of processor time while stopped")
-        return self._runner.channel
+        return self._live.channel
 
     def _order(self, order: RunKernel) -> None:
         """Send an order, then resume the runner. Raises TrialFailed."""
-        assert self._runner is not None
         try:
-            self._runner.channel.send_order(replace(order, holding=self.held.holding))
+            self._live.channel.send_order(replace(order, holding=self.held.holding))
         except ChannelClosed:
             self._dead("before the call")
         self._by_host(partial(self._host.resume, children=self._has_children))
 
     def gated_call(self, slot: int, release: Callable[[], None], hook: CallHook | None) -> Timing:
-        """The same on a GPU, with the gate: ``release`` enqueues inputs and cache flush. Raises TrialFailed."""
+        """``call`` on a GPU, behind the gate: ``release`` enqueues inputs and cache flush. Raises TrialFailed."""
         assert self.gate is not None
         gate = self.gate
         self._at_rest()
@@ -254,17 +250,15 @@ class RunnerClient:
 
     def _until_armed(self) -> RunnerReply | None:
         """``Armed``, an early reply, or ``None`` if the runner has not enqueued the call in time."""
-        assert self._runner is not None
         deadline = time.monotonic() + ARMING_S
-        while (remaining := deadline - time.monotonic()) > 0 and self._runner.channel.waiting(remaining):
+        while (remaining := deadline - time.monotonic()) > 0 and self._live.channel.waiting(remaining):
             if (reply := self._next_reply(self._first_s)) is not None:
                 return reply
         return None
 
     def _next_reply(self, seconds: float) -> RunnerReply | None:
         """The next message; ``None`` for one on memory, which is acted upon. Raises TrialFailed."""
-        assert self._runner is not None
-        channel = self._runner.channel
+        channel = self._live.channel
         with self._channel_errors(seconds, "during the call"):
             reply, fds = channel.receive_times(RunnerReply, seconds)
             match reply:
@@ -318,6 +312,12 @@ class RunnerClient:
         return Timing(reply.device_us, wall, reply.idle_us, enqueue_us=reply.enqueue_us, held=reply.held)
 
     @property
+    def _live(self) -> RunnerHandle:
+        """The runner, which must not have ended."""
+        assert self._runner is not None
+        return self._runner
+
+    @property
     def process(self) -> int | None:
         """The runner's pid here, if known."""
         return self._runner.local_pid if self._runner is not None else None
@@ -353,8 +353,7 @@ class RunnerClient:
         return failures.loss(kind, reason, trusted=self._trusted)
 
     def _receive(self, seconds: float, when: str = "during the call") -> RunnerReply:
-        assert self._runner is not None
-        channel = self._runner.channel
+        channel = self._live.channel
         with self._channel_errors(seconds, when):
             reply: RunnerReply
             reply, fds = channel.receive_times(RunnerReply, seconds)
@@ -374,13 +373,14 @@ class RunnerClient:
         except ChannelClosed:
             self._dead(when)
 
-    def _dead(self, when: str) -> None:
-        assert self._runner is not None
-        ended = self._host.reap(self._runner)
+    def _dead(self, when: str) -> NoReturn:
+        """Reap a runner that ended by itself, and raise TrialFailed with how it ended."""
+        ended = self._host.reap(self._live)
         self._runner = None
         raise failures.death(ended.status, ended.text, when, trusted=self._trusted)
 
-    def _fault(self, fault: Fault) -> None:
+    def _fault(self, fault: Fault) -> NoReturn:
+        """End a runner that reported a fault, and raise TrialFailed with it."""
         self.close()
         raise failures.reported(fault, trusted=self._trusted)
 

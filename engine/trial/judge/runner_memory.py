@@ -56,7 +56,7 @@ class RunnerMemory:
     addresses: tuple[int, ...]
 
     def of_call(self, call: int, calls: int) -> RunnerMemory:
-        """Those of one call of a burst; these are of ``calls`` calls."""
+        """The outputs of one of the last ``calls`` calls of a burst, whose outputs these are. Raises OSError."""
         return replace(self, addresses=addresses_of_call(self.addresses, call, calls))
 
     def copy_to(self, output: int, target: torch.Tensor) -> None:

@@ -3,7 +3,7 @@
 Arithmetic defines it where the reference only adds and multiplies, at outputs that depend on the special inputs: a kernel that
 returns a finite number there does not read them. 0 × ∞ is no dependency (``diag(A) @ B`` is a scaling of rows), and ∞ − ∞
 depends on the order of summation, so any non-finite number will do. Elsewhere honest kernels of the field differ from PyTorch:
-``fmaxf(x, 0)`` drops a NaN, and the usual vector exponential clamps its argument. Such differences are told, and do not fail.
+``fmaxf(x, 0)`` drops a NaN, and the usual vector exponential clamps its argument. Such differences are caveats, not failures.
 """
 
 from __future__ import annotations

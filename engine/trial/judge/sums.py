@@ -127,7 +127,7 @@ def _in_lanes(lanes: int, terms: torch.Tensor) -> torch.Tensor:
 
 
 def _in_loops_of_a_cpu(terms: np.ndarray[Any, Any]) -> torch.Tensor:
-    """The same for rows of terms, some columns at a time. Of one column NumPy adds in a tree."""
+    """The sum of the rows, in their order, some columns at a time. (A single column NumPy would add in a tree.)"""
     parts = [np.zeros(0, np.float32)]
     for start in range(0, terms.shape[1], _COLUMNS):
         block = np.ascontiguousarray(terms[:, start : start + _COLUMNS])

@@ -33,7 +33,9 @@ from engine.trial.judge.watch import Watch
 from engine.trial.messages import RunKernel
 
 _TURNS = 2
+"""Turns of each contestant in a process pair: A-B-B-A."""
 _NULL_CALLS = 5
+"""Empty calls, whose median is the cost of an order and its reply."""
 _ROUGH = 2
 """Calls of the burst that shows how long a call takes: of a burst, no cache is flushed, and a module may report new memory."""
 _READ_AT = 0.5
@@ -133,13 +135,13 @@ class SustainedTrial:
         return [(first + call) % self._bed.slots for call in range(calls - last, calls)]
 
     def _release_again(self, first: int, calls: int) -> None:
-        """The same inputs again for the slots of so many calls."""
+        """Copy the same inputs to lent memory again, for the slots of so many calls."""
         for slot in self._slots(first, calls):
             self._bed.release(slot)
             self._bed.let_go(slot)
 
     def _draw_again(self, first: int, calls: int) -> None:
-        """New inputs for the slots of so many calls."""
+        """Draw new inputs for the slots of so many calls."""
         for slot in self._slots(first, calls):
             self._bed.refill(slot)
             self._bed.let_go(slot)

@@ -45,16 +45,16 @@ class SustainedSuite:
         """The speedup over the ranking baseline, until its interval is narrow enough. Raises TrialFailed."""
         pairs = self._pairs({KERNEL: candidate}, say, self.baseline, None)
         each = list(zip(self.trials, pairs, strict=True))
-        parts = {trial.name: self.weights.marked(trial.sustained(own, self.baseline), candidate) for trial, own in each}
+        parts = {trial.name: self.weights.marked(trial.sustained.figures(own, self.baseline), candidate) for trial, own in each}
         whole = suite.sustained(parts, {self.baseline: self._ratio(pairs, self.baseline)})
-        evidence = by_workload([trial.name for trial in self.trials], [trial.sustained_evidence(own) for trial, own in each])
+        evidence = by_workload([trial.name for trial in self.trials], [trial.sustained.evidence(own) for trial, own in each])
         return SustainReply(whole, self._raw(pairs), evidence)
 
     def versus(self, candidate: Candidate, other: Candidate, say: Say, bounds: _Bounds) -> MeasureReply:
         """The speedup of ``candidate`` over ``other``; ``bounds``: those of a race for the lead. Raises TrialFailed."""
         pairs = self._pairs({KERNEL: candidate, OTHER: other}, say, OTHER, bounds)
         parts = {
-            trial.name: self.weights.marked(trial.sustained_measurement(own, OTHER), candidate, other)
+            trial.name: self.weights.marked(trial.sustained.measurement(own, OTHER), candidate, other)
             for trial, own in zip(self.trials, pairs, strict=True)
         }
         whole = suite.measurement(parts, {OTHER: self._ratio(pairs, OTHER)})
@@ -68,12 +68,12 @@ class SustainedSuite:
             if bounds is None and max(map(len, pairs)) >= stopping.SUSTAINED_PAIRS:
                 return frozenset()
             each = enumerate(zip(self.trials, pairs, strict=True))
-            doubted = [place for place, (trial, own) in each if trial.sustained_doubts(own)]
+            doubted = [place for place, (trial, own) in each if trial.sustained.doubts(own)]
             return stopping.owed(self._logs(pairs, against), doubted, kind, self._claimable(), raced=bounds is not None)
 
         def take(trial: WorkloadTrial, contest: Contestants, _: list[SustainedPair]) -> SustainedPair:
             ranking = {name: one for name, one in contest.baselines.items() if name == self.baseline}
-            return trial.sustained_pair(replace(contest, baselines=ranking))
+            return trial.sustained.run_pair(replace(contest, baselines=ranking))
 
         self.take_pairs(judged, say, pairs, take, owed, bounds)
         return pairs

@@ -24,7 +24,23 @@ from engine.trial.judge.conditions import UnderLoad
 from engine.trial.judge.timing import KERNEL
 
 _LEAST_US = 0.1
+"""The least time of a burst that is counted."""
 _MOST_CALLS = 20_000
+"""Calls of one burst."""
+_FEWEST = 2
+"""With fewer undisturbed bursts in a turn, all count; fewer on fresh inputs are no evidence."""
+_FRESH_SHARE, _FRESH_US = 0.5, 100.0
+"""What calls on fresh inputs, before all others, may take longer: a share of a call's time, and microseconds for the burst."""
+_MOST_CONTEXT_US = 500.0
+"""Drawing gigabytes between two bursts was seen to add 330 µs to the next one on an H200."""
+_COLD_TIMES = 3.0
+"""Times the operands' own time that cold caches may add to a call on fresh inputs."""
+_LATE_SHARE, _LATE_COLD_TIMES = 0.15, 1.0
+"""The same for the calls at the clock of the bursts: they differ less."""
+_BLATANT_TIMES = 2.0
+"""Calls on fresh inputs that take so many times what is allowed are evidence, not only a doubt."""
+_HOST_SHARE = 0.97
+"""Calls are host-bound if enqueuing a burst takes more than this share of its time on the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +129,6 @@ class ContestantTurn:
         return statistics.median(quiet if len(quiet) >= _FEWEST else [one.call_us for one in self.counted])
 
 
-_FEWEST = 2
-
-
 @dataclass(frozen=True, slots=True)
 class SustainedPair:
     """One process pair: each contestant's turns."""
@@ -161,16 +174,6 @@ def clock_and_power(pairs: Sequence[SustainedPair], name: str) -> ClockAndPower:
     clocks = [one.sm_mhz for one in found if one.sm_mhz is not None]
     watts = [one.watts for one in found if one.watts is not None]
     return ClockAndPower(statistics.median(clocks) if clocks else None, statistics.median(watts) if watts else None)
-
-
-_FRESH_SHARE, _FRESH_US = 0.5, 100.0
-_MOST_CONTEXT_US = 500.0
-"""Drawing gigabytes between two bursts was seen to add 330 µs to the next one on an H200."""
-_COLD_TIMES = 3.0
-"""Times the operands' own time that cold caches may add to a call on fresh inputs."""
-_LATE_SHARE, _LATE_COLD_TIMES = 0.15, 1.0
-"""The same for the calls at the clock of the bursts: they differ less."""
-_BLATANT_TIMES = 2.0
 
 
 def skipped_work(pairs: Sequence[SustainedPair], *, sure: bool = False) -> str:
@@ -230,9 +233,6 @@ def describe(pairs: Sequence[SustainedPair]) -> tuple[str, ...]:
         why = ", ".join(dict.fromkeys(reason for one in slowed for reason in one.slowed_by))
         lines.append(f"throttled: {why} in {len(slowed)} of {len(readings)} bursts")
     return tuple(lines)
-
-
-_HOST_SHARE = 0.97
 
 
 def raw(by_workload: Mapping[str, Sequence[SustainedPair]]) -> bytes:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from engine.domain.errors import DeviceError
-from engine.domain.memory_plan import MOST_SLOTS, MemoryPlan
+from engine.domain.memory_plan import ROOMY, MemoryPlan
 from engine.domain.mismatch import Mismatch
 from engine.domain.model import Device, Operand, Role
 from engine.domain.problem_format import FormatVerdict
@@ -31,14 +31,12 @@ from engine.trial.judge.mismatch_tally import evidence, unwritten
 from engine.trial.judge.perturbations import OWN, perturb, swap_few, with_swaps
 from engine.trial.judge.runner_memory import Outputs
 from engine.trial.judge.taken_outputs import Left, OutputTaker, Taken
-from engine.trial.judge.tolerance import CheckResult
+from engine.trial.judge.tolerance import AllclosePolicy, CheckResult
 from engine.trial.judge.watch import Watch
 from engine.trial.judge.written_memory import WrittenMemory
 from engine.trial.messages import ArenaHandle, Slot
 from engine.trial.shared import arena
 from engine.trial.shared.layout import NAN_BYTES, POISONS, nbytes, plan_layout
-
-_ROOMY = MemoryPlan(MOST_SLOTS, keeps_inputs=True, keeps_processes=True, copies_on_host=False, exact_on_host=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ class TestBed:
         reference: Reference,
         calibration: Calibration,
         device: Device,
-        plan: MemoryPlan = _ROOMY,
+        plan: MemoryPlan = ROOMY,
         slots: int | None = None,
     ) -> None:
         """``slots``: their number, if it is not the plan's."""
@@ -265,7 +263,7 @@ class TestBed:
         return self._known[1]
 
     def _compute_expected(self, slot: int) -> Sequence[torch.Tensor]:
-        if self.calibration.policy.against_eager:
+        if isinstance(self.calibration.policy, AllclosePolicy):
             return self.reference.call(self.draw_weights(), self._given(slot))
         return self.reference.exact_of(self.draw_weights(), lambda: self._given(slot)).outputs
 

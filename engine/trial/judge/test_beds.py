@@ -58,11 +58,11 @@ class TestBeds:
         """The plan in use. Raises DeviceError where none fits."""
         found = self.memory.found
         if isinstance(found, TooLarge):
-            raise DeviceError(refusal(self._opened.problem.name, self._reference.workload.name, found, self.others()))
+            raise DeviceError(refusal(self._opened.problem.name, self._reference.workload.name, found, self.other_workloads()))
         return found[0]
 
-    def others(self) -> list[WorkloadMemory]:
-        """The plans of the problem's other workloads, largest first: of those whose reference need not run for it."""
+    def other_workloads(self) -> list[WorkloadMemory]:
+        """The memory plans of the problem's other workloads, largest first: of those whose reference need not run for it."""
         workloads = [w for w in self._opened.problem.workloads if w.name != self._reference.workload.name]
         references = [Reference(self._opened.problem, w, self._device.label) for w in workloads]
         without = TrialProcesses(self._processes.baselines, self._processes.interleaved, self._processes.pairs)

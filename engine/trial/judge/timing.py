@@ -29,10 +29,35 @@ NULL = "null"
 """The null kernel on the path of ``KERNEL``."""
 BY_JUDGES_CLOCK = ("host", "module")
 """The contracts under which the judge's clock counts."""
-
-
 NATIVE = "native"
 """The path of every contract but ``module``."""
+
+_SAMPLES = ((50.0, 30), (300.0, 14), (math.inf, 6))
+"""(time in microseconds, samples per pair below it): short kernels vary more and cost less."""
+_PATIENCE_US = 1e6
+"""Device time budget for the samples of one pair."""
+_FEWEST = 3
+"""With fewer undisturbed samples all samples count."""
+SLOW_US = 1e6
+"""From this time of the baselines' second call on, by the judge's clock, a pair has one warm-up, ``SLOW_SAMPLES`` and one
+perturbed call: what a first call costs, and what varies, is small beside it, and every call is also checked."""
+SLOW_SAMPLES = 2
+"""Samples of a pair on a slow problem."""
+_SINGLE_VERDICTS = 3
+"""The workloads of a suite have as many calls in all as so many single workloads."""
+
+_LEAST_US = 0.1
+"""The least time that is counted."""
+_IN_RUNNER = 0.25
+"""Share of a call's cost that falls into the runner's process on a CPU, where a kernel could save it."""
+_REPORTED = 0.02
+"""Uncertainty below this share of the kernel's time is not reported."""
+_IDLE_JITTER_US = 3.0
+"""What an empty wait for the device varies by."""
+_SHARE, _SLACK_US = 0.1, 20.0
+"""Unexplained time that is allowed: a share of the claim, and microseconds."""
+_FEWEST_CLAIMS = 9
+"""A single process with fewer calls of the kernel is a screen."""
 
 
 def path_of(contract: str) -> str:
@@ -105,9 +130,6 @@ def with_counted_times(pair: PairTimes, contracts: Mapping[str, str], baselines:
     return replace(pair, times=times, cost=costs[KERNEL])
 
 
-_LEAST_US = 0.1
-
-
 def _call_cost(null: Sequence[Timing], pair: PairTimes) -> CallCost:
     """The cost of a null kernel's calls. On a CPU it works for a known time, which is not part of the cost."""
     beside = [t.wall_us - (0.0 if pair.on_gpu else t.claimed_us) for t in null]
@@ -130,10 +152,6 @@ def cost_share(pairs: Sequence[PairTimes]) -> float:
     return unknown / median if unknown > _REPORTED * median else 0.0
 
 
-_IN_RUNNER = 0.25
-_REPORTED = 0.02
-
-
 def _with_late_work(pair: PairTimes, contracts: Mapping[str, str]) -> PairTimes:
     """``pair`` with late device work added to the times of held calls: what the device still did after the call's last event,
     beyond an empty wait. It counts as explained for the judge's clock."""
@@ -145,9 +163,6 @@ def _with_late_work(pair: PairTimes, contracts: Mapping[str, str]) -> PairTimes:
         times[name] = [replace(t, counted_us=t.claimed_us + late_us) for t in times[name]]
         audits[name] = [replace(t, claimed_us=t.claimed_us + late_us, counted_us=t.claimed_us + late_us) for t in audits[name]]
     return replace(pair, times=times, audits=audits)
-
-
-_IDLE_JITTER_US = 3.0
 
 
 def _idle_us(pair: PairTimes, name: str) -> float:
@@ -180,10 +195,6 @@ def is_null(name: str) -> bool:
     return name.partition(":")[0] == NULL
 
 
-_FEWEST = 3
-"""With fewer undisturbed samples all samples count."""
-
-
 def undisturbed_rows(rows: Sequence[Mapping[str, Timing]]) -> list[Mapping[str, Timing]]:
     """Rows in which no contestant but perhaps the null kernel was disturbed."""
     return [row for row in rows if not any(t.disturbed for name, t in row.items() if not is_null(name))]
@@ -192,10 +203,6 @@ def undisturbed_rows(rows: Sequence[Mapping[str, Timing]]) -> list[Mapping[str, 
 def without_marks(rows: Sequence[Mapping[str, Timing]]) -> list[dict[str, Timing]]:
     """The same rows, none of them disturbed: nothing beside the trial used the cores, and its threads waited for each other."""
     return [{name: replace(timing, disturbed=False) for name, timing in row.items()} for row in rows]
-
-
-_SHARE = 0.1
-_SLACK_US = 20.0
 
 
 def hidden_us(pairs: Sequence[PairTimes]) -> float:
@@ -219,23 +226,8 @@ def hidden_us(pairs: Sequence[PairTimes]) -> float:
     return beside - (usual + _SHARE * claimed + 3 * jitter + _SLACK_US)
 
 
-_FEWEST_CLAIMS = 9
-
-
 def _centre(values: Sequence[float], *, calm: bool) -> float:
     return statistics.median(values) if calm else sorted(values)[len(values) // 4]
-
-
-_SAMPLES = ((50.0, 30), (300.0, 14), (math.inf, 6))
-"""(time in microseconds, samples per pair below it): short kernels vary more and cost less."""
-_PATIENCE_US = 1e6
-"""Device time budget for the samples of one pair."""
-
-
-SLOW_US = 1e6
-"""From this time of the baselines' second call on, by the judge's clock, a pair has one warm-up, ``SLOW_SAMPLES`` and one
-perturbed call: what a first call costs, and what varies, is small beside it, and every call is also checked."""
-SLOW_SAMPLES = 2
 
 
 def is_slow(row: Mapping[str, Timing], baselines: Collection[str]) -> bool:
@@ -261,9 +253,6 @@ def shared_samples(samples: int, workloads: int) -> int:
     """
     shared = _SINGLE_VERDICTS * (WARM_UP + samples) // workloads - WARM_UP_AGAIN
     return min(samples, max(_FEWEST, shared))
-
-
-_SINGLE_VERDICTS = 3
 
 
 def log_ratios(pairs: Sequence[PairTimes], slower: str, faster: str) -> list[float]:

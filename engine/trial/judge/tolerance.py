@@ -41,10 +41,11 @@ from engine.trial.judge.perturbations import OWN, SPECIAL, ZERO_SLICES
 
 POLICIES = ("class", "class:fp32", "class:tf32", "class:half", "crfm", "kernelbench")
 _CRFM = 1e-2
+"""The absolute and relative tolerance of ``crfm``."""
 _KERNELBENCH = {torch.float32: 1e-4, torch.float64: 1e-4}
+"""Those of ``kernelbench`` by type;"""
 _KERNELBENCH_HALF = 1e-2
-
-
+"""for all other types."""
 HOPELESS = 0.25
 """Limits above this do not discriminate: such inputs are not judged, and no limit on the problem's own is widened that far."""
 FACTORS: Mapping[PrecisionClass, float] = {PrecisionClass.FP32: 10.0, PrecisionClass.TF32: 3.0, PrecisionClass.HALF: 3.0}
@@ -129,7 +130,7 @@ class CheckResult:
     errors: Errors
     passed: bool
     caveat: str = ""
-    """A difference that is told and does not fail."""
+    """A difference that is reported and does not fail the kernel."""
     limit: ClassErrors | None = None
     """The limits that were applied."""
     evidence: tuple[Mismatch, ...] = ()
@@ -148,10 +149,6 @@ class ClassPolicy:
     @property
     def name(self) -> str:
         return f"class:{self.allowed.value} ({FACTORS[self.allowed]:g}x)"
-
-    @property
-    def against_eager(self) -> bool:
-        return False
 
     def limit(self, distribution: str) -> ClassErrors:
         return error_limit(self.allowed, self.classes[distribution], self.dtype)
@@ -301,10 +298,6 @@ class AllclosePolicy:
     def name(self) -> str:
         return f"{self.policy} (allclose {self.tolerance:g} against eager)"
 
-    @property
-    def against_eager(self) -> bool:
-        return True
-
     def limit(self, distribution: str) -> ClassErrors:
         return ClassErrors(float("inf"), 1.0)
 
@@ -350,6 +343,11 @@ def _compare_with_ties(
 
 
 Policy = ClassPolicy | AllclosePolicy
+
+
+def allowed_class(policy: Policy, default: PrecisionClass) -> PrecisionClass:
+    """The precision class that a policy allows: ``default``, that of eager, where outputs are compared with eager's."""
+    return policy.allowed if isinstance(policy, ClassPolicy) else default
 
 
 def make_policy(

@@ -31,7 +31,7 @@ class Watch:
         self._delivered: Callable[[], Outputs | None] = lambda: None
 
     def of_runner(self, delivered: Callable[[], Outputs | None]) -> Watch:
-        """The same for a runner that may keep its outputs in its own memory."""
+        """This watch, for a runner that may keep its outputs in its own memory."""
         self._delivered = delivered
         return self
 
@@ -94,7 +94,7 @@ class Places:
         return torch.index_select(self._flat, 0, self._where)
 
     def read_from(self, outputs: Outputs, index: int) -> torch.Tensor:
-        """The same elements of an output where its module made it. Raises OSError."""
+        """``read``, from where the module made the output. Raises OSError."""
         return outputs.elements(index, self._where, self._flat)
 
 

@@ -13,27 +13,25 @@ from typing import TypeVar
 
 from engine.domain import stats
 from engine.domain.memory_plan import TrialProcesses
-from engine.domain.model import Device, FailureKind, Interval, Measurement, Verification
+from engine.domain.model import FailureKind, Interval, Measurement, Verification
 from engine.domain.preparation import CorrectnessCheck, Peaks, Preparation
-from engine.domain.regimes import Sustained
 from engine.problem.chance_holdout import BY_CHANCE
 from engine.problem.reference import Reference
-from engine.trial.judge import plausibility, roofline, sustained_times
+from engine.trial.judge import plausibility, roofline
 from engine.trial.judge.baselines import Baselines
-from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.correctness_check import describe_check
 from engine.trial.judge.failures import TrialFailed
-from engine.trial.judge.interleaving import Contestants, PairSetup, run_pair
+from engine.trial.judge.interleaving import Contestants, run_pair
+from engine.trial.judge.judge_tools import JudgeTools
 from engine.trial.judge.judged_calls import CheckTally, check_workspace, difference_of_calls, judged_call
 from engine.trial.judge.known_calibrations import KnownCalibrations, shape_text
 from engine.trial.judge.measurement import MeasurementReport
 from engine.trial.judge.memory_room import needs_of, release_unused
 from engine.trial.judge.mismatch_tally import on_holdout
 from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.runner_client import RunnerClient
-from engine.trial.judge.sustained import SustainedTrial
-from engine.trial.judge.sustained_times import PACES, SustainedPair
+from engine.trial.judge.sustained_times import SustainedPair
+from engine.trial.judge.sustained_workload import SustainedWorkload
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.test_beds import TestBeds
 from engine.trial.judge.timing import KERNEL, PairTimes, cost_share, log_ratios, samples_for, shared_samples
@@ -43,33 +41,21 @@ Say = Callable[[str], None]
 Pair = TypeVar("Pair", PairTimes, SustainedPair)
 
 _OWN_TRIALS = 3
+"""Calls on the problem's own inputs; in a suite there is one on each workload."""
 _OWN_S = 10.0
 """After so many seconds no further call on the problem's own inputs is made: every timed call is checked as well."""
 _HOLDOUT_TRIALS = 2
+"""Calls on each hold-out shape."""
 _SCREEN_SAMPLES = 6
 """With the warm-up, one burst over eight slots."""
 _JITTER_LIMIT = 1e-2
+"""Two calls on the same inputs may differ by so much, in units of scale, or by twice the tolerance."""
 _SCREEN_RETRIES = 2
 """Repetitions of a screen that raises doubts."""
 _PERTURBED = 3
 """Calls on perturbed inputs per process pair."""
 _LEAST_PERTURBED = 4
 """Perturbed distributions that every workload of a suite is checked on; each distribution is tried on about two of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class JudgeTools:
-    """What the workloads of one judge share."""
-
-    device: Device
-    pool: ProcessPool
-    setup: PairSetup
-    weights: ConstantWeights
-    peaks: Callable[[], Peaks]
-    measure_peaks_again: Callable[[], None]
-    workloads: int
-    """Workloads of the suite: the effort on each is less, the more there are."""
-    most_pairs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +92,13 @@ class WorkloadTrial:
         self._checked: tuple[Candidate, CheckedOutputs] | None = None
         """The last ``check``, for the ``verify`` that follows it."""
         processes = TrialProcesses(
-            1 + len(opened.others), sum(not n.startswith("compile") for n in opened.others) + 1, tools.most_pairs,
-            tuple(needs_of(r).operands for r in self.holdouts),
+            1 + len(opened.further_baselines), 1 + sum(not name.startswith("compile") for name in opened.further_baselines),
+            tools.most_pairs, tuple(needs_of(r).operands for r in self.holdouts),
         )  # fmt: skip
         calibrations = KnownCalibrations(opened.calibrations, opened.tolerance)
         self.beds = TestBeds(opened, tools.device, self.reference, self.holdouts, processes, tools.pool, calibrations)
         self.baselines = Baselines(opened, tools.device, tools.pool, tools.setup, tools.workloads)
+        self.sustained = SustainedWorkload(self.signature, tools, self.baselines, self.bed)
         self.report = MeasurementReport(
             self.signature, tools.device, tools.peaks, tools.measure_peaks_again, opened.cold, opened.confined
         )
@@ -342,58 +329,6 @@ class WorkloadTrial:
     def measurement(self, depth: str, pairs: Sequence[PairTimes], ratios: dict[str, Interval]) -> Measurement:
         """The kernel's measurement on this workload, with these speedups."""
         return self.report.of_kernel(depth, pairs, ratios, self.baselines.dated(ratios))
-
-    # the sustained regime
-
-    def sustained_pair(self, contest: Contestants) -> SustainedPair:
-        """One process pair of calls back to back."""
-        pace = PACES[self._tools.device.kind].shared(self._tools.workloads)
-        least = roofline.floor(self.signature, self._tools.peaks())
-        return SustainedTrial(self.bed(), contest, self._tools.setup, pace).run(least.bytes_us if self._stays_cached() else 0.0)
-
-    def sustained(self, pairs: Sequence[SustainedPair], baseline: str) -> Sustained:
-        """What the kernel's bursts on this workload show."""
-        doubts = self.sustained_doubts(pairs)
-        ratio = stats.ratio_interval(sustained_times.log_ratios(pairs, baseline, KERNEL), self.baselines.claimable)
-        calls = sum(burst.calls for pair in pairs for turn in pair.turns[KERNEL] for burst in turn.counted)
-        return Sustained(
-            sustained_times.call_time(pairs, KERNEL), {baseline: ratio}, calls, len(pairs),
-            sustained_times.clock_and_power(pairs, KERNEL), sustained_times.clock_and_power(pairs, baseline),
-            not doubts, (self._rotation(), *sustained_times.describe(pairs)), doubts,
-        )  # fmt: skip
-
-    def sustained_measurement(self, pairs: Sequence[SustainedPair], against: str) -> Measurement:
-        """The same as a measurement, for a race."""
-        found = self.sustained(pairs, against)
-        light = roofline.speed_of_light(roofline.floor(self.signature, self._tools.peaks()), found.time_us.value)
-        return Measurement(
-            "precise", found.time_us, found.calls, found.processes, found.speedup, light, found.corroborated,
-            ("sustained", *found.conditions), doubts=found.doubts,
-        )  # fmt: skip
-
-    def sustained_doubts(self, pairs: Sequence[SustainedPair]) -> tuple[str, ...]:
-        """Doubts about the kernel's bursts."""
-        return tuple(filter(None, (sustained_times.skipped_work(pairs), self._faster_than_possible(pairs))))
-
-    def sustained_evidence(self, pairs: Sequence[SustainedPair]) -> tuple[str, ...]:
-        """Those that noise cannot explain."""
-        return tuple(filter(None, (sustained_times.skipped_work(pairs, sure=True), self._faster_than_possible(pairs))))
-
-    def _faster_than_possible(self, pairs: Sequence[SustainedPair]) -> str:
-        time = sustained_times.call_time(pairs, KERNEL)
-        if self._stays_cached():
-            return ""
-        return plausibility.faster_than_possible(time, self.signature, self._tools.peaks(), self._tools.device)
-
-    def _stays_cached(self) -> bool:
-        return self.bed().operand_bytes < 2 * self._tools.device.cache_bytes
-
-    def _rotation(self) -> str:
-        sets = self.bed().slots
-        words = f"back to back over {sets} set{'s' if sets > 1 else ''} of operands"
-        if not PACES[self._tools.device.kind].repeats:
-            words = f"{words}, drawn again for every burst"
-        return f"{words}, which the caches hold in part" if self._stays_cached() else words
 
 
 TakePair = Callable[[WorkloadTrial, Contestants, list[Pair]], Pair]

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import ast
 import ctypes
-import linecache
-import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +24,7 @@ from engine.problem.constant_parameters import varied_constants
 from engine.problem.large_draws import drawn_on
 from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
+from engine.problem.source_module import source_module
 from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel
 from engine.trial.runner.calls import LentOperands, OutputError, Send, Timed, checked_output, rotated
 from engine.trial.shared.argument_codec import decode_call, decode_value
@@ -64,12 +63,8 @@ def construct_module(load: LoadKernel) -> nn.Module:
 
 
 def _executed(load: LoadKernel) -> types.ModuleType:
-    module = types.ModuleType("espalier_kernel")
-    module.__file__ = load.filename
+    module = source_module("espalier_kernel", load.filename, load.source)
     module.__dict__.update(load.tunables)
-    # inspect.getsource, torch.jit and Triton's compiler read a function's source through these two tables.
-    sys.modules[module.__name__] = module
-    linecache.cache[load.filename] = (len(load.source), None, load.source.splitlines(keepends=True), load.filename)
     exec(compile(load.source, load.filename, "exec"), module.__dict__)
     _loaded[load.source] = module
     return module

@@ -60,7 +60,7 @@ class _Sweep:
         return lambda: self._run(reads)
 
     def as_module(self, *arguments: Any) -> list[torch.Tensor]:
-        """The same as a module: returns tensors of the outputs' shapes."""
+        """The work as the ``forward`` of a module: returns tensors of the outputs' shapes."""
         self._run(_all_words([t for t in arguments if isinstance(t, torch.Tensor)]))
         return [t.clone() for t in self._outputs]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from engine.domain.errors import ToolchainError
-from engine.domain.hot_code import HOTTEST, HotCode, HotLine
+from engine.domain.hot_code import HOTTEST, HotCode, HotLine, NoHotCode
 from engine.domain.machine_listing import ListedInstruction, MachineListing
 from engine.domain.model import Contract, Dialect
 from engine.sandbox.confinement import Confinement
@@ -47,20 +47,20 @@ _LAST_LINE = re.compile(rf"^{re.escape(SAMPLED_ADDRESSES)}(.*)$", re.MULTILINE)
 
 async def sample_cpu(
     subject: ProfiledKernel, dump: DumpInputs, confinement: Confinement, store: Store, *, cold: bool
-) -> HotCode | str:
-    """Where the kernel's threads were, or the reason why nobody knows. Raises as ``build`` does, but not ToolchainError."""
+) -> HotCode | NoHotCode:
+    """Where the kernel's threads were. Raises as ``build`` does, but not ToolchainError."""
     case, device = subject.case, subject.device
     try:
         sampler, built = await _build_sampler(confinement), await build_with_lines(case.request, confinement)
     except ToolchainError as error:
-        return str(error)
+        return NoHotCode(str(error))
     if isinstance(sampler, BuildFailure):
-        return f"the sampler does not build: {sampler.reason}"
+        return NoHotCode(f"the sampler does not build: {sampler.reason}")
     if isinstance(built, BuildFailure):
-        return f"does not build: {built.reason}"
+        return NoHotCode(f"does not build: {built.reason}")
     listing = await list_binary(built, confinement)
     if isinstance(listing, Uninspected):
-        return listing.reason
+        return NoHotCode(listing.reason)
     with Cache(cache_folder()).build_folder() as folder:
         (inputs,) = await dump(case.workload, folder, 1)
         spec = write_spec(case, subject.plan, device, built, folder, subject.scalars)
@@ -74,7 +74,7 @@ async def sample_cpu(
         result = await run(argv, seconds=_SECONDS, folder=Path("/"), environment=environment)
     taken = parse_samples(result.output)
     if taken is None:
-        return _why_not(result)
+        return NoHotCode(_why_not(result))
     sampled, other = with_samples(listing.instructions, taken.inside)
     return hot_code(replace(listing, instructions=sampled), other, taken.elsewhere, case.request.code, store)
 
@@ -123,12 +123,12 @@ def with_samples(
     return sampled, other
 
 
-def hot_code(listing: MachineListing, other: int, elsewhere: Mapping[str, int], code: str, store: Store) -> HotCode | str:
+def hot_code(listing: MachineListing, other: int, elsewhere: Mapping[str, int], code: str, store: Store) -> HotCode | NoHotCode:
     """The samples by source line; ``other`` are those in the kernel's file outside the listing."""
     inside = sum(one.samples for one in listing.instructions) + other
     total = inside + sum(elsewhere.values())
     if not inside or total < _LEAST_SAMPLES:
-        return f"the kernel's calls are too short: {total} samples, at least {_LEAST_SAMPLES} are needed"
+        return NoHotCode(f"the kernel's calls are too short: {total} samples, at least {_LEAST_SAMPLES} are needed")
     source = code.splitlines()
     by_line: Counter[int] = Counter()
     for one in listing.instructions:

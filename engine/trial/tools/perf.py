@@ -48,6 +48,13 @@ class PerfSupport:
 
 
 @dataclass(frozen=True, slots=True)
+class NoCounters:
+    """Why perf cannot count here."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class _PerfRun:
     """One run under perf: counts over all calls, or a note why there are none."""
 
@@ -61,24 +68,25 @@ class _PerfRun:
         return self.counted.values[event] / self.calls
 
 
-async def perf_support() -> PerfSupport | str:
-    """The events that perf can count here (tested with ``true``), or the reason why it cannot."""
+async def perf_support() -> PerfSupport | NoCounters:
+    """The events that perf can count here, tested with ``true``."""
     found = shutil.which("perf")
     if found is None:
-        return _NO_TOOL
+        return NoCounters(_NO_TOOL)
     argv = [found, "stat", "-x,", "-e", ",".join(perf_output.METRICS), "--", "true"]
     try:
         result = await run(argv, seconds=_PROBE_S, folder=Path("/"), environment=_plain_environment())
     except OSError as error:
-        return f"perf: {found} cannot be run: {error.strerror}"
+        return NoCounters(f"perf: {found} cannot be run: {error.strerror}")
     counted = perf_output.parse_perf(result.output)
     events = tuple(
         event for event in perf_output.METRICS if event in counted.values or counted.missing.get(event) == "not counted"
     )
     if not counted.values and not counted.missing:
-        return f"perf: stopped after {_PROBE_S:g} s" if result.timed_out else f"perf: {perf_output.why_not(result.output)}"
+        why = f"stopped after {_PROBE_S:g} s" if result.timed_out else perf_output.why_not(result.output)
+        return NoCounters(f"perf: {why}")
     if not set(events) - {perf_output.CLOCK}:
-        return _NO_COUNTERS
+        return NoCounters(_NO_COUNTERS)
     return PerfSupport(Path(found), events)
 
 

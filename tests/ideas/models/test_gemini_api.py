@@ -76,7 +76,7 @@ def test_the_retry_delay_in_the_details_is_honoured() -> None:
         ("BRAND_NEW", Trouble.REPLY),
     ],
 )
-def test_finish_reasons(finish: str, expected: Finish | Trouble) -> None:
+def test_every_finish_reason_is_an_outcome(finish: str, expected: Finish | Trouble) -> None:
     with GeminiServer([Says("text", finish=finish)]) as server:
         (outcome,) = ask(server, Prompt("", "x"))
     assert (outcome.finish if isinstance(outcome, Reply) else outcome.trouble) == expected

@@ -102,7 +102,7 @@ def test_an_unrelated_server_error_is_reported() -> None:
     ],
     ids=str,
 )
-def test_final_error_codes(turn: Fails | FailsInside, trouble: Trouble) -> None:
+def test_a_final_error_is_classified_and_not_retried(turn: Fails | FailsInside, trouble: Trouble) -> None:
     with OpenAIServer([turn]) as server:
         error = outcome(server)
     assert isinstance(error, ModelError)

@@ -43,7 +43,7 @@ def test_a_long_prompt_is_billed_as_a_whole_at_the_long_rates() -> None:
         ("gemini:models/gemini-2.5-flash", 0.3, 0.03, 2.5),
     ],
 )
-def test_the_shipped_list(model: str, input_rate: float, cached: float | None, output: float) -> None:
+def test_the_shipped_price_list_has_these_rates(model: str, input_rate: float, cached: float | None, output: float) -> None:
     found = price(model, DAY)
     assert found is not None
     assert (found.input, found.cached, found.output) == (input_rate, cached, output)

@@ -27,7 +27,7 @@ from engine.ideas.models.retry_policy import RetryPolicy
         ("command:llm -m 'a b'", "command", "llm -m 'a b'"),
     ],
 )
-def test_valid_model_names(spec: str, provider: str, name: str) -> None:
+def test_a_model_name_is_split_into_provider_and_name(spec: str, provider: str, name: str) -> None:
     assert parse_spec(spec) == ModelSpec(provider, name)
     assert str(parse_spec(spec)) == spec
 
@@ -47,7 +47,7 @@ def test_valid_model_names(spec: str, provider: str, name: str) -> None:
         ("command:agent 'x", "no closing quotation"),
     ],
 )
-def test_invalid_model_names(spec: str, words: str) -> None:
+def test_an_invalid_model_name_is_refused_in_one_line(spec: str, words: str) -> None:
     with pytest.raises(ProposerError) as caught:
         parse_spec(spec)
     assert words in str(caught.value)

@@ -168,7 +168,7 @@ def test_a_secret_is_never_displayed() -> None:
     assert secret.reveal() == OPENAI_KEY
 
 
-def test_scrubbing() -> None:
+def test_known_keys_are_scrubbed_from_text() -> None:
     given = Secret("a-key-of-another-shape")
     text = f"{OPENAI_KEY}, {GEMINI_KEY}, a-key-of-another-shape, sk-proj-****************abcd, sk-ant-api03-abcdefghijkl"
     assert scrub(text, (given,)) == ", ".join([keys.HIDDEN] * 5)

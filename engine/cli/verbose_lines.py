@@ -14,7 +14,7 @@ _MOST = 40
 """Lines of one log."""
 
 
-class StepLines:
+class VerboseLines:
     """The further lines of each entry, in order."""
 
     def __init__(self, text: Callable[[Blob], str]) -> None:

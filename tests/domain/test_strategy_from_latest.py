@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from engine.domain.plan import Focus
+from engine.domain.round_plan import Focus
 from engine.domain.strategy import reasons
-from engine.domain.strategy.belief import Belief, Tuning, believed
+from engine.domain.strategy.belief import Belief, Constants, believed
 from engine.domain.strategy.choice import decided
 from engine.domain.strategy.evidence import TUNE, Evidence, OpenIdea, Trial
+from engine.domain.strategy.from_latest import interacting, recovery, step_from_latest
 from engine.domain.strategy.steps import MOST_ASKED, Ask
 from engine.domain.strategy.values import Parent
-from engine.domain.strategy.walk import interacting, recovery, walk_step
 
 Step = tuple[str, str, float]
 """Parent, idea and gain; the kernels are k1, k2, …"""
@@ -32,7 +32,7 @@ def grown(*steps: Step, variance: float = 1e-6) -> Evidence:
 
 
 def belief(evidence: Evidence) -> Belief:
-    return believed(evidence, Tuning())
+    return believed(evidence, Constants())
 
 
 def test_it_asks_for_one_idea_for_the_latest_kernel_and_says_why() -> None:
@@ -49,10 +49,10 @@ def test_the_newest_idea_of_the_latest_kernel_is_tried_and_no_other() -> None:
         OpenIdea(*one, "a", "occupancy") for one in (("i1", "k4", "d", 0.9), ("i2", "k4", "e", 0.1), ("i3", "k1", "f", 0.9))
     )
     found = decided(replace(grown(*RUGGED), open=ideas), None, may_ask=False)
-    assert found.walks
+    assert found.from_latest
     assert found.pair is not None
     assert found.pair.idea == "i2"
-    assert not decided(replace(grown(*RUGGED), open=ideas[2:]), None, may_ask=False).walks, "no idea came for it"
+    assert not decided(replace(grown(*RUGGED), open=ideas[2:]), None, may_ask=False).from_latest, "no idea came for it"
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_the_newest_idea_of_the_latest_kernel_is_tried_and_no_other() -> None:
     ],
 )
 def test_it_does_not_go_on_where_that_does_not_pay(steps: tuple[Step, ...], why_not: str) -> None:
-    assert walk_step(belief(grown(*RUGGED)), None, may_ask=True) is not None
-    assert walk_step(belief(grown(*steps)), None, may_ask=True) is None, why_not
+    assert step_from_latest(belief(grown(*RUGGED)), None, may_ask=True) is not None
+    assert step_from_latest(belief(grown(*steps)), None, may_ask=True) is None, why_not
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_it_does_not_go_on_where_that_does_not_pay(steps: tuple[Step, ...], why_
     ids=("a playbook", "asked often", "a copy", "a pinned kernel", "measurements err as much as gains differ"),
 )
 def test_it_does_not_go_on_without_new_ideas_for_a_kernel_that_is_known(changed: Callable[[Evidence], Evidence]) -> None:
-    assert walk_step(belief(changed(grown(*RUGGED))), None, may_ask=True) is None
+    assert step_from_latest(belief(changed(grown(*RUGGED))), None, may_ask=True) is None
 
 
 def test_a_restart_is_not_interrupted() -> None:
-    assert walk_step(belief(grown(*RUGGED)), Focus("k0", 3.0), may_ask=True) is None
+    assert step_from_latest(belief(grown(*RUGGED)), Focus("k0", 3.0), may_ask=True) is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ parents. This pays only where later ideas regain what kernels lost; how often th
 
 from __future__ import annotations
 
-from engine.domain.plan import Focus
+from engine.domain.round_plan import Focus
 from engine.domain.strategy.belief import Belief
 from engine.domain.strategy.evidence import TUNE
 from engine.domain.strategy.steps import MOST_ASKED, Ask, NextStep, belief_pair
@@ -21,7 +21,7 @@ _RECOVERED = 0.3
 """The share of ideas on such kernels that must regain at least half of the loss; one success and one failure are assumed."""
 
 
-def walk_step(belief: Belief, focus: Focus | None, *, may_ask: bool) -> NextStep | None:
+def step_from_latest(belief: Belief, focus: Focus | None, *, may_ask: bool) -> NextStep | None:
     """The author's first idea for the latest kernel; ``None`` where going on from it does not pay."""
     evidence = belief.evidence
     if focus is not None or not evidence.invents or not _pays(belief):
@@ -33,9 +33,9 @@ def walk_step(belief: Belief, focus: Focus | None, *, may_ask: bool) -> NextStep
         return None
     if may_ask:
         fresh = evidence.asked.get(latest, 0) < MOST_ASKED
-        return NextStep(belief, Ask((latest,), 1), None, None, (latest,), walks=True) if fresh else None
+        return NextStep(belief, Ask((latest,), 1), None, None, (latest,), from_latest=True) if fresh else None
     idea = next((one for one in reversed(evidence.open) if one.parent == latest), None)
-    return NextStep(belief, None, belief_pair(belief, idea), None, (latest,), walks=True) if idea is not None else None
+    return NextStep(belief, None, belief_pair(belief, idea), None, (latest,), from_latest=True) if idea is not None else None
 
 
 def _pays(belief: Belief) -> bool:
