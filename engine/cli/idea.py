@@ -162,7 +162,9 @@ def approve(target: Target, ideas: tuple[str, ...]) -> None:
 @click.option("--parent", type=o.KERNEL, metavar="K", help="The kernel it builds on.")
 @click.option("--branch", type=_BRANCH, metavar="N", help="Number of implementations.")
 @click.option("--predict", type=_SPEEDUP, metavar="X", help="Predicted speedup over the parent.")
-@click.option("--writer", metavar="NAME", help="Who writes its code, e.g. openai:MODEL.")
+@click.option(
+    "--writer", metavar="NAME", help="Who writes its code, e.g. openai:MODEL; an empty NAME means the session's writer."
+)
 def edit(target: Target, idea: str, title: str | None, why: str | None, category: str | None, **aim: Any) -> None:
     """Change an undecided IDEA of SESSION; of an approved one that is not written yet, only its writer.
 
