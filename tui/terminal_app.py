@@ -242,6 +242,10 @@ class TerminalApp(App[None]):
         """Save the screen as an SVG file."""
         self.deliver_screenshot(filename, path or str(screenshot_folder()))
 
+    def action_help_quit(self) -> None:
+        """Say how to quit: Ctrl-C copies where a text is selected, and ends nothing."""
+        self.notify(f"{actions.shown_key('app.quit', self.user_keys)} quits.", markup=False)
+
     def action_suspend(self) -> None:
         """Return the terminal to the shell, as Ctrl-Z does in other programs."""
         if self._driver is None or not self._driver.can_suspend or not has_job_control():
