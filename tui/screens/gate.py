@@ -20,6 +20,7 @@ from engine.domain import commands as c
 from engine.domain import queries
 from engine.domain.rules import adaptive
 from engine.domain.state import Idea, IdeaStatus, SessionState
+from engine.report.text.rounds import of_round
 from tui import actions
 from tui.bridge import Bridge, Capability
 from tui.screens.dialogs import AskLine
@@ -100,7 +101,7 @@ class GateScreen(SteeringScreen):
             rest = f" · none awaits approval · {self.key_of('gate.back')} returns to the tree"
         else:
             rest = f" · auto-approved in {max(0, round(deadline - self.clock()))} s" if deadline is not None else ""
-        return Content.assemble((f" Ideas of round {number}", "bold"), (rest, "$text-muted"))
+        return Content.assemble((f" Ideas {of_round(self.bridge.state, number)}", "bold"), (rest, "$text-muted"))
 
     @on(IdeaList.Highlighted)
     def _describe(self) -> None:

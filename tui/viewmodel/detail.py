@@ -15,6 +15,7 @@ from engine.domain.model import FailedWorkload, Resources
 from engine.domain.preparation import Preparation
 from engine.domain.state import Idea, Kernel, SessionState, Stage
 from engine.report.text.progress import sanitizer_names
+from engine.report.text.rounds import of_round
 from engine.report.text.tree import failure_words
 from tui.viewmodel import fmt, kernels, siblings
 from tui.viewmodel.cells import BLANK, Cell, Ink, Line, cut, line, one_line, pad, width, wrap
@@ -89,7 +90,7 @@ def _idea(state: SessionState, kernel: Kernel, behind: Idea, room: int) -> list[
     ratio = behind.text.predicted
     predicted = Cell(f"{fmt.ratio(ratio)} over its parent") if ratio is not None else Cell("–", Ink.FAINT)
     rows: list[tuple[str, Sequence[Cell]]] = [
-        ("idea", (Cell(behind.id, Ink.STRONG), Cell(f" of round {behind.round}{', edited' if behind.edited else ''}"))),
+        ("idea", (Cell(behind.id, Ink.STRONG), Cell(f" {of_round(state, behind.round)}{', edited' if behind.edited else ''}"))),
         ("category", (Cell(one_line(behind.text.category)),)),
         ("author", (Cell(one_line(behind.author.name)),)),
         ("parent", kernels.label(state, behind.parent)),
