@@ -64,12 +64,19 @@ class Dialog(ModalScreen[ScreenResultType], DismissOnceScreen[ScreenResultType])
         Binding("f2", "app.theme", "Theme", show=False, id="app.theme"),
         *QUITTING,
     ]
+    forgets_errors: ClassVar[bool] = False
+    """Whether what is wrong is forgotten as soon as a field changes."""
     _warned = ""
     """The typed text that was said to be lost."""
 
     def typed(self) -> str:
         """What was typed here and is kept nowhere else."""
         return ""
+
+    @on(Input.Changed)
+    def _forget_error(self) -> None:
+        if self.forgets_errors:
+            self.query_one("#message", Static).update("")
 
     def may_discard(self, submits: str) -> bool:
         """Whether Escape may close the form: at once without typed text, else the second time, while it is unchanged.

@@ -41,6 +41,7 @@ class IdeaForm(Dialog[IdeaInput | None]):
     """Answers with its content, or ``None``. Shows invalid input in the form; the session's rules decide."""
 
     CSS_PATH = "forms.tcss"
+    forgets_errors = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "Cancel"),
         Binding("ctrl+s", "done", "Done", priority=True),

@@ -36,6 +36,7 @@ class SeedForm(Dialog[SeedInput | None]):
     """Answers with a kernel that was read and checked, or ``None``."""
 
     CSS_PATH = "forms.tcss"
+    forgets_errors = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "Cancel"),
         Binding("ctrl+s", "done", "Seed"),
