@@ -58,14 +58,15 @@ def speedup_chart(state: SessionState, selected: str, view: PlotWindow, room: in
         return ChartPage(title, empty_page("no kernel is measured yet"))
     if height < _LEAST:
         return ChartPage(title, _climb_words(found, dots, room)[-height:])
-    # a kernel that is added by hand may come before its round opens
+    # a kernel that is added by hand may come before its round opens: after round 4 of 4 it stands at "4+"
     rounds = sorted({*state.rounds, *(dot.round for dot in found.dots)})
     top = max(1.1, max(dot.y for dot in dots) * 1.1)
     whole = (min(rounds) - 0.5, max(rounds) + 0.5), _through_one(min(dot.y for dot in dots), top, height - 2)
     x, y = view.spans(*whole)
     marks = sorted({1.0, *round_ticks(y, _most_ticks(height))}, key=lambda mark: mark != 1.0)
     y_axis = PlotAxis(tuple((mark, f"{mark:.4g}×") for mark in marks if max(0.0, y[0]) <= mark <= y[1]), "")
-    x_axis = PlotAxis(tuple((float(number), str(number)) for number in rounds), "")
+    last = queries.last_round(state)
+    x_axis = PlotAxis(tuple((float(number), str(number) if number <= last else f"{last}+") for number in rounds), "")
     canvas = Canvas(plot.plane_of(x, y, y_axis, room, height))
     canvas.along(1.0, *whole[0], "┄", Ink.RULE)
     _steps(canvas, tuple(_incumbent_steps(found, dots)), whole[0][1])
