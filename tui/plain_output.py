@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from functools import lru_cache
 
@@ -11,10 +10,10 @@ from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
 
+from tui.viewmodel.cells import JOINED
+
 _UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Control, format (zero width, direction) and surrogate characters; separators of lines and of paragraphs."""
-_JOINED = re.compile(r"[^\u200d](?:[\ufe0e\ufe0f\u20e3\U0001f3fb-\U0001f3ff]|\u200d.)+")
-"""A character with others that some terminals draw in its cells and others after it: families, skin tones, keycaps."""
 
 
 class PlainOutput(LineFilter):
@@ -27,11 +26,11 @@ class PlainOutput(LineFilter):
 
 
 def _is_plain(text: str) -> bool:
-    return text.isprintable() and (text.isascii() or _JOINED.search(text) is None)
+    return text.isprintable() and (text.isascii() or JOINED.search(text) is None)
 
 
 @lru_cache(maxsize=4096)
 def plain_text(text: str) -> str:
     """The text with a question mark for every unsafe character. Of joined characters the first one stays, in their cells."""
-    text = _JOINED.sub(lambda found: set_cell_size(found[0][0], cell_len(found[0])), text)
+    text = JOINED.sub(lambda found: set_cell_size(found[0][0], cell_len(found[0])), text)
     return "".join("?" * cell_len(c) if unicodedata.category(c) in _UNSAFE else c for c in text)
