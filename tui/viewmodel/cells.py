@@ -179,8 +179,8 @@ JOINED = re.compile(r"[^\u200d](?:[\ufe0e\ufe0f\u20e3\U0001f3fb-\U0001f3ff]|\u20
 def clean(text: str) -> str:
     """The text with tabs as spaces and every control or direction-changing character made visible.
 
-    Otherwise a compiler's or a model's output could move the cursor or rewrite the screen. Of joined characters, the first stays
-    alone: terminals disagree on the width of the rest.
+    Otherwise a compiler's or a model's output could move the cursor or rewrite the screen. Of joined characters the first
+    stays alone: terminals disagree on the width of the rest.
     """
     if text.isascii() and text.isprintable():
         return text
