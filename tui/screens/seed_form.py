@@ -87,8 +87,8 @@ class SeedForm(Dialog[SeedInput | None]):
         if self._banked:
             listed.highlighted = 0
         else:
-            fitting = " and device" if unfit else ""
-            words = f"empty: no other session has a verified kernel for this problem{fitting}"
+            none = "no verified kernel of this problem for this device"
+            words = f"empty: {none if unfit else 'no other session has a verified kernel for this problem'}"
             listed.add_option(Option(Content(words), disabled=True))
 
     def _line(self, one: bank.BankEntry) -> Content:

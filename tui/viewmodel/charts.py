@@ -15,6 +15,7 @@ from tui.viewmodel import fmt, plot
 from tui.viewmodel.cells import Cell, Ink, Line, fold_line, line, width
 from tui.viewmodel.pages import empty_page
 from tui.viewmodel.plot import Canvas, Plane, PlotAxis, PlotWindow
+from tui.viewmodel.tree_facts import tree_facts
 
 _SPREAD = 0.32
 """Horizontal spread of the dots of one round, in rounds."""
@@ -43,7 +44,7 @@ class Dot:
     x: float
     y: float
     precise: bool
-    """Measured with process pairs; a screened kernel is drawn hollow."""
+    """Measured with process pairs, and not doubted; others are drawn hollow."""
 
 
 def speedup_chart(state: SessionState, selected: str, view: PlotWindow, room: int, height: int) -> ChartPage:
@@ -75,7 +76,7 @@ def speedup_chart(state: SessionState, selected: str, view: PlotWindow, room: in
     _draw_dots(canvas, dots, selected)
     if best is not None and led is not None and best.kernel not in (led.id, selected):
         canvas.mark(best.x, best.y, _BEST_MEASURED, Ink.WARN)
-    return ChartPage(title, plot.framed(canvas, x_axis, y_axis), _CLIMB_LEGENDS)
+    return ChartPage(title, plot.framed(canvas, x_axis, y_axis), _legends(state, _CLIMB_LEGENDS))
 
 
 def _through_one(least: float, top: float, rows: int) -> Span:
@@ -96,6 +97,15 @@ _CLIMB_LEGENDS = (
     "╭─ incumbent  ◇ best  ○ screened  ◆ selected",
     "╭─ incumbent  ◇ best  ◆ selected",
 )
+
+
+def _legends(state: SessionState, legends: tuple[str, ...]) -> tuple[str, ...]:
+    """With kernels whose time is doubted, which are hollow too."""
+    if not tree_facts(state).doubted:
+        return legends
+    return tuple(one.replace("screened", "screened or doubted") for one in legends)
+
+
 _ROOF_LEGENDS = ("● measured   ○ screened   ◆ selected", "○ screened  ◆ selected")
 
 
@@ -143,7 +153,7 @@ def _steps(canvas: Canvas, steps: Sequence[tuple[float, float]], right: float) -
 
 
 def _draw_dots(canvas: Canvas, dots: Sequence[Dot], selected: str) -> None:
-    """Hollow dots for screened kernels, solid ones for measured kernels, the selected one on top."""
+    """Hollow dots for screened and doubted kernels, solid ones for measured kernels, the selected one on top."""
     for dot in sorted(dots, key=lambda dot: (dot.kernel == selected, dot.precise)):
         if dot.kernel == selected:
             canvas.mark(dot.x, dot.y, _SELECTED, Ink.MARK)
@@ -178,7 +188,8 @@ def roofline_chart(state: SessionState, selected: str, view: PlotWindow, room: i
     _draw_dots(canvas, dots, selected)
     _label_ceilings(canvas, found.peaks)
     _label_copy(canvas, f"{fmt.scaled(found.copy)}B/s", copy)
-    return ChartPage(f"roofline: {figures}, bound by {found.bound}", plot.framed(canvas, x_axis, y_axis), _ROOF_LEGENDS)
+    frame = plot.framed(canvas, x_axis, y_axis)
+    return ChartPage(f"roofline: {figures}, bound by {found.bound}", frame, _legends(state, _ROOF_LEGENDS))
 
 
 def _roof_spans(

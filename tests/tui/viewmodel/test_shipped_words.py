@@ -24,6 +24,14 @@ def test_what_was_added_after_the_last_round_has_no_tick_of_a_further_round() ->
     assert "4+" in shown
 
 
+def test_a_chart_says_that_doubted_kernels_are_hollow_too() -> None:
+    for make in (charts.speedup_chart, charts.roofline_chart):
+        legends = make(STATE, "", WHOLE, 80, 16).legends
+        hollow = [one for one in legends if "○" in one]
+        assert hollow
+        assert all("○ screened or doubted" in one for one in hollow)
+
+
 def test_the_table_of_workloads_says_what_stands_beside_a_figure() -> None:
     words = workload_table.legend(STATE)
     assert "★ best of the column" in words
