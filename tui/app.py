@@ -339,9 +339,14 @@ class EspalierApp(TerminalApp):
 
     @work(group="quit", exclusive=True)
     async def _ask_to_quit(self) -> None:
+        from tui.screens.dialogs import Confirm, Dialog
+
         running = self._search
+        if any(isinstance(screen, Dialog) and screen.typed() for screen in self.screen_stack):
+            words = "What you typed here is kept nowhere else."
+            if not await self.push_screen_wait(Confirm("Quit and discard unsaved changes?", words, "Quit", "Stay")):
+                return
         if running is not None and running.in_hand:
-            from tui.screens.dialogs import Confirm
             from tui.viewmodel.stages import works_words
 
             under_way = works_words(sorted(running.in_hand, key=str))
@@ -351,8 +356,9 @@ class EspalierApp(TerminalApp):
         await self._leave()
 
     async def action_quit(self) -> None:
-        """Quit; asks first while work is running."""
-        self._ask_to_quit()
+        """Quit; asks first while work is running or a form has text that is kept nowhere else."""
+        if not any(worker.group == "quit" and not worker.is_finished for worker in self.workers):
+            self._ask_to_quit()
 
     def action_command_palette(self) -> None:
         """Open the palette."""

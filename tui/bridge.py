@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from engine.domain import columns
+from engine.domain import columns, queries
 from engine.domain.commands import AnswerCall, Command
 from engine.domain.errors import CommandRejected, EspalierError, JournalCorrupt, ProposerError
 from engine.domain.events import Entry
 from engine.domain.folds import advance
-from engine.domain.model import PLAYBOOK, Blob
+from engine.domain.model import PLAYBOOK, Blob, Dialect
 from engine.domain.settings import ModelSettings
 from engine.domain.state import Kernel, ModelCall, SessionState
 from engine.domain.work import WorkKey, WorkKind
@@ -38,7 +38,7 @@ from engine.session.live import LiveSession
 from engine.session.outcome import EngineStopped
 from engine.session.ports import Say
 from engine.session.replay import Landmark, ReplaySource
-from engine.session.seeds import Seed, check_dialect, read_seed, seed_from_text
+from engine.session.seeds import Seed, check_dialect, needed_device, read_seed, seed_from_text
 from engine.session.source import Batch, Capability, SessionSource
 from engine.session.telemetry import LoadMonitor, open_monitor
 from tui.viewmodel.steps import StepLog
@@ -242,10 +242,13 @@ class Bridge:
 
     def check_dialect(self, seed: Seed) -> None:
         """Raises ProblemError if the session's device does not run the seed's dialect."""
-        device, opened = self.state.device, self.state.opened
-        label = device.label if device is not None else opened.device if opened is not None else ""
-        if label:
+        if label := queries.device_label(self.state):
             check_dialect(seed.kernel, label)
+
+    def runs(self, dialect: Dialect) -> bool:
+        """Whether the session's device runs kernels of this dialect."""
+        label = queries.device_label(self.state)
+        return not (label and needed_device(dialect, label))
 
     async def plant(self, seed: Seed, *, parent: str | None = None, idea: str | None = None, title: str = "") -> None:
         """Add a kernel by hand.

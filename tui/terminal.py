@@ -22,12 +22,16 @@ from typing import TYPE_CHECKING, TextIO
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
+from tui.terminal_input import TerminalInput
+
 if TYPE_CHECKING:
     from textual.app import App
 
 SHUTDOWN_SECONDS = 4.0
 """How long the app may take to exit without a terminal."""
 _POLL_MS = 500
+_INPUT_SECONDS = 0.1
+_READ_BYTES = 4096
 _NO_COLOURS = -1
 """What terminfo answers for a number that a terminal does not have."""
 _EXIT_SIGHUP = 129
@@ -79,6 +83,17 @@ class TerminalDriver(LinuxDriver):
             threading.Thread(
                 target=self._watch_terminal, args=(self._stop_watching,), name="espalier-terminal", daemon=True
             ).start()
+
+    def run_input_thread(self) -> None:
+        """Post what the terminal sends until input is disabled or the terminal is lost."""
+        sent = TerminalInput()
+        while not self.exit_event.is_set():
+            try:
+                data = os.read(self.fileno, _READ_BYTES) if select.select([self.fileno], [], [], _INPUT_SECONDS)[0] else b""
+            except OSError:
+                return  # the thread that watches the terminal tells
+            for event in (*sent.events_of(data), *sent.overdue_events()):
+                self.process_message(event)
 
     def suspend_application_mode(self) -> None:
         """Leave the terminal to a shell or an editor until ``start_application_mode``."""

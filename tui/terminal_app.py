@@ -25,7 +25,7 @@ from textual.filter import LineFilter, Monochrome, NoColor
 from textual.notifications import Notify
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import DataTable
+from textual.widgets import DataTable, Input
 from textual.worker import Worker, get_current_worker
 
 from engine.journal.user_folders import config_folder
@@ -187,6 +187,9 @@ class TerminalApp(App[None]):
         if isinstance(event, events.Key):
             await asyncio.sleep(0)  # keys that wait are handled one by one: what an earlier one drew is seen first
         match event:
+            case events.Paste() if isinstance(self.focused, Input):
+                self.notices.key_pressed()
+                event.text = " ".join(event.text.split())  # its own way is to drop all but the first line
             case events.Key() | events.Paste() | events.MouseDown():
                 self.notices.key_pressed()
             case events.AppFocus():
@@ -238,6 +241,10 @@ class TerminalApp(App[None]):
     def action_screenshot(self, filename: str | None = None, path: str | None = None) -> None:
         """Save the screen as an SVG file."""
         self.deliver_screenshot(filename, path or str(screenshot_folder()))
+
+    def action_help_quit(self) -> None:
+        """Say how to quit: Ctrl-C copies where a text is selected, and ends nothing."""
+        self.notify(f"{actions.shown_key('app.quit', self.user_keys)} quits.", markup=False)
 
     def action_suspend(self) -> None:
         """Return the terminal to the shell, as Ctrl-Z does in other programs."""

@@ -72,9 +72,9 @@ _HELP = f"""Write a result of SESSION as a file.
 @click.argument("sessions", type=o.SESSION, metavar="SESSION...", nargs=-1, required=True)
 @click.option("--format", "kind", type=o.KnownValue(list(_SUFFIX)), default="module", show_default=True, help="See above.")
 @click.option("--kernel", type=o.KERNEL, metavar="K", help="The kernel of a module. Default: the incumbent.")
-@click.option("--licence", default="unspecified", show_default=True, metavar="TEXT",
+@click.option("--licence", type=o.NAME, default="unspecified", show_default=True, metavar="TEXT",
               help="Licence of the code and texts in training data, e.g. an SPDX name.")  # fmt: skip
-@click.option("--allow-licence", "allowed", multiple=True, metavar="PROBLEM",
+@click.option("--allow-licence", "allowed", type=o.PROBLEM, multiple=True, metavar="PROBLEM",
               help="Export training data of PROBLEM although its licence forbids training; repeatable.")  # fmt: skip
 @click.option("--output", "-o", type=o.PATH, metavar="FILE", help="Default: named after the session, in the working folder.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")

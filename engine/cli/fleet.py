@@ -67,10 +67,11 @@ def _now(state: SessionState, folder: Path) -> float:
 
 
 @click.command()
-@click.option("--address", metavar="HOST:PORT", help="Join the cluster whose head is there. Default: start a head here.")
 @click.option(
-    "--listen", metavar="IP", help="This machine's address for the others. Default for a head: this machine alone can join."
+    "--address", type=o.ADDRESS, metavar="HOST:PORT", help="Join the cluster whose head is there. Default: start a head here."
 )
+@click.option("--listen", type=o.ADDRESS, metavar="IP",
+              help="This machine's address for the others. Default for a head: this machine alone can join.")  # fmt: skip
 @click.option("--port", type=click.IntRange(1, 65535), default=_PORT, show_default=True, metavar="N", help="Port of a head.")
 @click.option("--cpu-workers", type=click.IntRange(0, 1024), metavar="N",
               help="Workers on this machine's cores. Default: as many as suit them; none beside GPUs.")  # fmt: skip

@@ -17,6 +17,7 @@ from engine.domain.predictions import scored_predictions
 from engine.domain.state import Idea, IdeaStatus, SessionState
 from engine.journal import store
 from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line, table, times
+from engine.report.text.rounds import round_name
 from engine.report.text.tree import outcome
 
 _BRANCH = click.IntRange(1, 64)
@@ -39,12 +40,12 @@ def list_ideas(session: str, awaiting: bool, as_json: bool) -> None:
     if as_json:
         show_json({"ideas": ideas})
     else:
-        show(_idea_lines(ideas) or ["no idea awaits approval" if awaiting else "no idea yet"])
+        show(_idea_lines(state, ideas) or ["no idea awaits approval" if awaiting else "no idea yet"])
 
 
-def _idea_lines(ideas: list[Idea]) -> list[Line]:
+def _idea_lines(state: SessionState, ideas: list[Idea]) -> list[Line]:
     lines: list[Line] = []
-    heads = table([_idea_row(i) for i in ideas])
+    heads = table([_idea_row(state, i) for i in ideas])
     for one, head in zip(ideas, heads, strict=True):
         lines.append(head)
         if one.status is IdeaStatus.PROPOSED:
@@ -56,12 +57,12 @@ def _status(one: Idea) -> str:
     return _STATUS.get(one.status, one.status.value)
 
 
-def _idea_row(one: Idea) -> list[Span]:
+def _idea_row(state: SessionState, one: Idea) -> list[Span]:
     tone = Tone.WARN if one.status is IdeaStatus.PROPOSED else Tone.PLAIN
     predicted = f"predicted {one.text.predicted:g}×" if one.text.predicted is not None else ""
     return [
         Span(one.id, Tone.STRONG),
-        Span(f"round {one.round}", Tone.FAINT),
+        Span(round_name(state, one.round), Tone.FAINT),
         Span(f"on {one.parent}" if one.parent else "", Tone.FAINT),
         Span(_status(one), tone),
         Span(one_line(one.text.title)),
@@ -90,7 +91,8 @@ def show_idea(session: str, idea: str, as_json: bool) -> None:
     text = known.text
     rows: list[tuple[str, Span | str]] = [
         ("status", f"{_status(known)}{': ' + one_line(known.reason) if known.reason else ''}"),
-        ("round", str(known.round)), ("parent", known.parent or ""), ("by", f"{known.author}"), ("category", text.category),
+        ("round", round_name(state, known.round).removeprefix("round ")),
+        ("parent", known.parent or ""), ("by", f"{known.author}"), ("category", text.category),
         ("rationale", one_line(text.rationale)), ("expected", one_line(text.expected)), ("risks", one_line(text.risks)),
         ("predicted", f"{text.predicted:g}× over {known.parent}" if text.predicted is not None else ""),
         ("measured", f"{times(scored[0].measured)} over its parent" if scored else ""),
@@ -162,7 +164,9 @@ def approve(target: Target, ideas: tuple[str, ...]) -> None:
 @click.option("--parent", type=o.KERNEL, metavar="K", help="The kernel it builds on.")
 @click.option("--branch", type=_BRANCH, metavar="N", help="Number of implementations.")
 @click.option("--predict", type=_SPEEDUP, metavar="X", help="Predicted speedup over the parent.")
-@click.option("--writer", metavar="NAME", help="Who writes its code, e.g. openai:MODEL.")
+@click.option(
+    "--writer", metavar="NAME", help="Who writes its code, e.g. openai:MODEL; an empty NAME means the session's writer."
+)
 def edit(target: Target, idea: str, title: str | None, why: str | None, category: str | None, **aim: Any) -> None:
     """Change an undecided IDEA of SESSION; of an approved one that is not written yet, only its writer.
 

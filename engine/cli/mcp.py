@@ -29,7 +29,7 @@ TOKEN = "ESPALIER_MCP_TOKEN"
               help="Kernels, races and profiles that may be measured for one agent.")  # fmt: skip
 @click.option("--mode", type=o.ApprovalMode(), default="ask", show_default=True, metavar="ask|ask:SECONDS|autopilot",
               help="Who approves ideas in sessions that the agent opens.")  # fmt: skip
-@click.option("--agent", "name", metavar="NAME", help="Name of the agent. Default: as the client calls itself.")
+@click.option("--agent", "name", type=o.NAME, metavar="NAME", help="Name of the agent. Default: as the client calls itself.")
 @click.option("--session", type=o.SESSION, metavar="SESSION", help="Serve this session only.")
 @click.option(
     "--root", type=o.PATH, metavar="DIR", help="Problems that do not ship must lie here. Default: the working folder."

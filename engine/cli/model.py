@@ -88,7 +88,7 @@ def _call_row(state: SessionState, call: ModelCall) -> list[Span]:
 @click.command()
 @steers
 @call_argument
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), default="-")
+@click.argument("file", type=o.InputPath(dir_okay=False, path_type=Path, allow_dash=True), default="-")
 @click.option("--as-it-is", is_flag=True, help="Accept a reply that does not answer the prompt.")
 def answer(target: Target, call: str, file: Path, as_it_is: bool) -> None:
     """Give the reply to a prompt of the proposer `paste`, from FILE or from standard input. `open` or `step` then uses it.
@@ -136,7 +136,9 @@ def _read_reply(file: Path) -> str:
 
 @click.command("set")
 @steers
-@click.option("--proposer", "source", metavar="NAME[=SHARE],...", help="Who proposes the ideas of the next rounds.")
+@click.option(
+    "--proposer", "source", type=o.NAME, metavar="NAME[=SHARE],...", help="Who proposes the ideas of the next rounds."
+)
 @click.option("--writer", metavar="NAME", help="Who writes the code; an empty NAME means the author of the idea.")
 @model_options
 def set_models(target: Target, **given: Any) -> None:

@@ -24,7 +24,7 @@ TOLERANCES = ("class", "class:fp32", "class:tf32", "class:half", "crfm", "kernel
 _TUNE = re.compile(r"([A-Za-z_]\w*)=(-?\d{1,10})")
 
 
-class _FilePath(click.Path):
+class InputPath(click.Path):
     """A path that is not empty: an unset shell variable expands to nothing, which pathlib takes for the working folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -33,7 +33,21 @@ class _FilePath(click.Path):
         return super().convert(value, param, ctx)
 
 
-PATH = _FilePath(path_type=Path)
+class _Named(click.ParamType[str]):
+    """A text that names something: not empty, for the same reason as a path."""
+
+    def __init__(self, what: str) -> None:
+        self.name = self._what = what
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not str(value).strip():
+            self.fail(f"the {self._what} is empty.", param, ctx)
+        return str(value)
+
+
+PATH = InputPath(path_type=Path)
+NAME = _Named("name")
+ADDRESS = _Named("address")
 
 
 def unknown_value(value: str, known: Sequence[str]) -> str:
@@ -65,14 +79,12 @@ class Aliased(click.Option):
         return shown
 
 
-class _Completed(click.ParamType[str]):
-    """A text that shells complete; ``kind`` is a function of ``engine.cli.completers``."""
+class _Completed(_Named):
+    """A name that shells complete; ``kind`` is a function of ``engine.cli.completers``."""
 
     def __init__(self, kind: str) -> None:
+        super().__init__("name")
         self.name = kind
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[Any]]:
         from engine.cli import completers
@@ -182,7 +194,7 @@ def _show_headers(ctx: click.Context, param: click.Parameter, given: tuple[str, 
 
 
 include_option = click.option(
-    "--include", multiple=True, metavar="DIR", expose_value=False, callback=_show_headers,
+    "--include", type=_Named("path"), multiple=True, metavar="DIR", expose_value=False, callback=_show_headers,
     help="Folder of headers that kernels may include (CUTLASS, ThunderKittens); repeatable.",
 )  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else.")
@@ -193,11 +205,15 @@ recorded_device_option = click.option(
     "--device", type=DEVICE, metavar="cpu|cuda:N", help="Device to run on. Default: the kind of device of the recording."
 )
 fleet_option = click.option(
-    "--fleet", metavar="local|local:N|ray|ADDRESS",
+    "--fleet", type=ADDRESS, metavar="local|local:N|ray|ADDRESS",
     help="Measure on several workers: every device of this machine (local), or those of a Ray cluster.",
 )  # fmt: skip
-suite_option = click.option("--suite", metavar="NAME", help="Judge on this suite of workloads together, by geometric mean.")
-workload_option = click.option("--workload", metavar="small|full", help="Which shapes. Default: full on a GPU, small on a CPU.")
+suite_option = click.option(
+    "--suite", type=NAME, metavar="NAME", help="Judge on this suite of workloads together, by geometric mean."
+)
+workload_option = click.option(
+    "--workload", type=NAME, metavar="small|full", help="Which shapes. Default: full on a GPU, small on a CPU."
+)
 tolerance_option = click.option(
     "--tolerance", type=KnownValue(TOLERANCES), default="class", show_default=True, metavar="POLICY",
     help=f"Tolerance of the correctness check: {', '.join(TOLERANCES)}.",

@@ -65,10 +65,12 @@ or a provider (resume with `espalier open`), 4 no kernel whose time is corrobora
               "the other.")  # fmt: skip
 @click.option("--prior", type=o.KnownValue(("sessions", "none")), default="sessions", show_default=True,
               help="What the adaptive strategy starts from: what ideas gained in earlier sessions, or nothing.")  # fmt: skip
-@click.option("--proposer", "--source", "source", cls=o.Aliased, default="playbook", show_default=True,
+@click.option("--proposer", "--source", "source", cls=o.Aliased, type=o.NAME, default="playbook", show_default=True,
               metavar="playbook|PROVIDER:MODEL|paste|agent|command:CMD", help="Where ideas come from; see below.")  # fmt: skip
-@click.option("--writer", default="", metavar="NAME", help="Who writes the code. Default: the proposer of the idea.")
-@click.option("--base-url", default="", metavar="URL", help="Short for --server openai=URL, e.g. of llama.cpp or a gateway.")
+@click.option("--writer", type=o.NAME, metavar="NAME", help="Who writes the code. Default: the proposer of the idea.")
+@click.option(
+    "--base-url", type=o.ADDRESS, metavar="URL", help="Short for --server openai=URL, e.g. of llama.cpp or a gateway."
+)
 @model_options
 @click.option("--dialect", type=o.KnownValue([d.value for d in Dialect]), metavar="cuda|cpp|triton|python",
               help="What kernels are written in. Default: cuda on a GPU, cpp on a CPU.")  # fmt: skip
@@ -155,14 +157,14 @@ def _new_session(name: str, given: dict[str, Any]) -> NewSession:
         usd=given["budget_usd"], plateau=given["plateau"], light=None if given["light"] == "none" else given["light"],
     )  # fmt: skip
     pauses = Pauses(usd=given["pause_above_usd"], round=given["pause_before_round"])
-    named = Settings(source=given["source"], writer=given["writer"], base_url=given["base_url"]).models
-    models = changed(named, given)
+    asked = {"source": given["source"], "writer": given["writer"] or "", "base_url": given["base_url"] or ""}
+    models = changed(Settings(**asked).models, given)
     check_models(models)
     catalog.workloads_for(problem, given["workload"] or "", given["suite"] or "", default_workload(device))
     settings = Settings(
         strategy=given["strategy"] or default_strategy(given["source"], given["fleet"] or ""),
         ideas=given["ideas"], branch=given["branch"], beam=given["beam"],
-        repairs=given["repairs"], source=given["source"], writer=given["writer"], base_url=given["base_url"],
+        repairs=given["repairs"], **asked,
         servers=models.servers if given["servers"] else (), options=models.options, patience=models.patience,
         concurrency=models.concurrency, profiling=models.profiling,
         workload=given["workload"] or default_workload(device), suite=given["suite"] or "", dialect=given["dialect"] or "",

@@ -66,12 +66,10 @@ def mode(target: Target, mode: str) -> None:
 @click.command()
 @steers
 @click.argument("text")
-@click.option(
-    "--on", "subject", type=o.SUBJECT, default="", metavar="K|I|R", help="A kernel (k3), an idea (i2) or a round (r1)."
-)
-def note(target: Target, text: str, subject: str) -> None:
+@click.option("--on", "subject", type=o.SUBJECT, metavar="K|I|R", help="A kernel (k3), an idea (i2) or a round (r1).")
+def note(target: Target, text: str, subject: str | None) -> None:
     """Add a note to SESSION, or to a kernel, an idea or a round of it."""
-    target.submit(c.AddNote(subject, text))
+    target.submit(c.AddNote(subject or "", text))
 
 
 @click.command()

@@ -26,7 +26,8 @@ def test_ideas_are_added_listed_edited_approved_rejected_and_parked(espalier: Ca
     assert added.status == 0
     assert first in added.out
     assert (
-        f"{first}  round 4  on k2  awaiting approval  Use wider loads" in espalier("idea", "list", "scripted", "--awaiting").out
+        f"{first}  after round 3  on k2  awaiting approval  Use wider loads"
+        in espalier("idea", "list", "scripted", "--awaiting").out
     )
     assert espalier("idea", "edit", "scripted", first, "--title", "Use the widest loads", "--branch", "2").status == 0
     found = state(recorded).ideas[first]

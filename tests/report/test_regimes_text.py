@@ -42,7 +42,7 @@ def test_the_object_has_both_regimes_with_clock_and_power() -> None:
 def test_a_disagreement_is_one_sentence_with_both_ratios_and_the_clock() -> None:
     sentence = regimes.disagreement(BOTH, "eager", Regime.SUSTAINED)
     assert sentence == (
-        "The regimes disagree: single calls are 1.02 over eager, calls back to back at 1410 MHz 0.93; sustained decides."
+        "The regimes disagree: single calls are 1.02× over eager, calls back to back at 1410 MHz 0.93×; sustained decides."
     )
     assert not regimes.disagreement(replace(BOTH, sustained=b.sustained(1.02)), "eager", Regime.SUSTAINED)
     assert not regimes.disagreement(b.measurement(1.02), "eager", Regime.SUSTAINED)

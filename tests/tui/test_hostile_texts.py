@@ -23,7 +23,7 @@ from tui.screens.idea_form import IdeaForm
 from tui.viewmodel import code, diff, event_log, heading, pages, tabs
 from tui.viewmodel.cells import Line
 
-HOSTILE = "[/] [b]x[/b] \x1b[2J\x1b]0;t\x07\t漢字 👩‍👩‍👧‍👦 \u202eabc\r é\u0301"
+HOSTILE = "[/] [b]x[/b] \x1b[2J\x1b]0;t\x07\t漢字 👩‍👩‍👧‍👦 \u202eabc\r é\u0301 👍🏽 ❤️ 1️⃣ हिन्दी 🇩🇪 ☰"
 _GIVEN = sessions.proposal("wide", "k1")
 IDEA = replace(_GIVEN, text=replace(_GIVEN.text, title=HOSTILE, category=HOSTILE, rationale=f"{HOSTILE}\n{HOSTILE}"))
 

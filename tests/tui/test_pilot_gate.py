@@ -147,7 +147,10 @@ def test_an_unknown_parent_is_an_error_in_the_form_and_records_nothing(folder: P
         await pilot.pause()
         assert "Unknown kernel k99" in str(app.screen.query_one("#message").render())
         assert app.focused is app.screen.query_one("#parent"), "the wrong field has the focus"
-        await pilot.press("escape")
+        await pilot.press("backspace")
+        await pilot.pause()
+        assert not str(app.screen.query_one("#message").render()), "it may be right now"
+        await pilot.press("escape", "escape")
 
     ui.run_steered(folder, act)
     assert engineer_events(folder) == []

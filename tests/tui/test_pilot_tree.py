@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ from textual.pilot import Pilot
 from textual.widgets import ContentSwitcher, Input, OptionList, Static, TextArea
 
 from engine.domain import events as e
+from engine.domain import model as m
 from engine.domain import races
 from engine.domain.settings import CallOptions, ModelServer
 from engine.domain.state import SessionState
 from engine.journal import store
+from engine.journal.bank import BankEntry
 from engine.journal.blobs import Blobs
 from tui.app import EspalierApp
 from tui.bridge import seed_from_text
@@ -195,6 +198,28 @@ def test_seeding_pasted_code(folder: Path) -> None:
 
     state = after_the_search(folder, on)
     assert Blobs(folder).text(state.kernels["k11"].source) == text
+
+
+def test_the_bank_lists_what_the_session_can_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = BankEntry(
+        "softmax", "full", m.Dialect.CUDA, m.Contract.PLAN, "an H200", "eager", m.Interval(2.0, 1.9, 2.1), "A cluster per row",
+        "row.cu", "0" * 64, Path("row.cu"), {}, Path("other"), "k9",
+    )  # fmt: skip
+    monkeypatch.setattr(
+        "engine.journal.bank.banked_kernels", lambda: [entry, replace(entry, dialect=m.Dialect.CPP, kernel="k3")]
+    )
+
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await pilot.press("s")
+        await until(pilot, lambda: isinstance(app.screen, SeedForm) and app.screen.query_one(OptionList).option_count)
+        listed = app.screen.query_one(OptionList)
+        assert listed.option_count == 1
+        assert "1 for other devices" in str(listed.border_subtitle)
+        listed.focus()
+        await pilot.press("enter")
+        await until(pilot, lambda: app.screen.query_one("#kernel", Input).value == "other:k3")
+
+    after_the_search(folder, on)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import unicodedata
 from collections.abc import Iterator
 
 import pytest
@@ -20,7 +21,10 @@ from tui.app import EspalierApp
 from tui.plain_output import PlainOutput
 
 HOSTILE = "a\x1b[2Jb\x07c\u202ed\u200be\x9bf\x00g\ufeffh\u2066i\x7fj\rk\x85l\u2028m"
-NASTY = st.text(st.characters(categories=("Cc", "Cf", "Zl", "Zp", "Lu", "Nd", "So")), max_size=40)
+NASTY = st.text(
+    st.characters(categories=("Cc", "Cf", "Zl", "Zp", "Lu", "Nd", "So")) | st.sampled_from("\u200d\ufe0f\u20e3👩👍🏽❤"),
+    max_size=40,
+)
 BLACK = Color(0, 0, 0)
 
 
@@ -73,3 +77,21 @@ def test_no_widget_draws_what_a_terminal_obeys() -> None:
 def test_a_character_that_a_terminal_obeys_is_unsafe(character: str) -> None:
     (found,) = PlainOutput().apply([Segment(f"a{character}b")], BLACK)
     assert character not in found.text
+
+
+def _on_a_simple_terminal(text: str) -> int:
+    """The cells of a terminal that draws one character after the other."""
+    return sum(0 if unicodedata.combining(one) else 1 + (unicodedata.east_asian_width(one) in "WF") for one in text)
+
+
+@pytest.mark.parametrize("joined", ["👩‍👩‍👧‍👦", "👍🏽", "❤️", "1️⃣", "🏳️‍🌈", "👩🏾‍🚀"])
+def test_joined_characters_have_one_width_on_every_terminal(joined: str) -> None:
+    whole = f"a {joined} b {joined}{joined} c"
+    (found,) = PlainOutput().apply([Segment(whole)], BLACK)
+    assert found.cell_length == Segment(whole).cell_length == _on_a_simple_terminal(found.text)
+    assert joined[0] in found.text
+
+
+def test_accents_and_wide_characters_stay() -> None:
+    (found,) = PlainOutput().apply([Segment("e\u0301 漢字 🚀 \u05d0\u0628")], BLACK)
+    assert found.text == "e\u0301 漢字 🚀 \u05d0\u0628"

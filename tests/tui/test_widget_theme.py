@@ -43,6 +43,14 @@ def test_text_has_contrast_on_every_ground(one: Theme) -> None:
 
 
 @pytest.mark.parametrize("one", theme.THEMES, ids=by_name)
+def test_muted_text_has_a_colour_of_its_own(one: Theme) -> None:
+    """Textual's "auto 60%" is pure white or black where a text, and not a style sheet, asks for it: brighter than the rest."""
+    muted, text = Color.parse(one.variables["text-muted"]), Color.parse(str(one.foreground))
+    ground = Color.parse(str(one.surface))
+    assert abs(muted.brightness - ground.brightness) <= abs(text.brightness - ground.brightness)
+
+
+@pytest.mark.parametrize("one", theme.THEMES, ids=by_name)
 def test_text_stays_visible_in_sixteen_colours(one: Theme) -> None:
     page = rounded(str(one.surface))
     for look in inks.INKS.values():

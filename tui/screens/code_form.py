@@ -50,7 +50,6 @@ class CodeForm(Dialog[Seed | None]):
         self._text = text
         self._kept = "" if edited else text
         self._empty_kernel = empty_kernel
-        self._confirmed = False
         self._check = check
 
     def compose(self) -> ComposeResult:
@@ -102,11 +101,12 @@ class CodeForm(Dialog[Seed | None]):
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
         """Answer with ``None``; changed text needs a second Escape."""
-        if self.is_mounted and not self._confirmed and self._written()[0] != self._kept:
-            self._confirmed = True
-            self.query_one("#message", Static).update("Unsaved changes: Esc again discards them, Ctrl-S submits them.")
-            return
-        self.dismiss(None)
+        if self.may_discard("Ctrl-S submits them"):
+            self.dismiss(None)
+
+    def typed(self) -> str:
+        text = self._written()[0] if self.is_mounted else self._kept
+        return text if text != self._kept else ""
 
     def _written(self) -> tuple[str, str]:
         """(text, file name) in the form."""

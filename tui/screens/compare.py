@@ -181,7 +181,7 @@ def _ratio_text(first: Interval | None, second: Interval | None) -> str:
 def _interval_verdict(first: Interval | None, second: Interval | None) -> str:
     if first is None or second is None:
         return ""
-    return "disjoint" if second.low > first.high or first.low > second.high else "overlap"
+    return f"intervals {'disjoint' if second.low > first.high or first.low > second.high else 'overlap'}"
 
 
 def _resources(left: Kernel, right: Kernel) -> Iterator[ComparisonRow]:

@@ -47,6 +47,14 @@ class DismissOnceScreen(Screen[ScreenResultType]):
             super().dismiss(self._result)
 
 
+QUITTING: list[BindingType] = [
+    Binding("ctrl+z", "app.suspend", "Suspend", show=False, id="app.suspend"),
+    Binding("ctrl+q", "app.quit", "Quit", show=False, id="app.quit"),
+    Binding("ctrl+c", "app.help_quit", "Quit", show=False),
+]
+"""Keys of the app that a modal screen would hide."""
+
+
 class Dialog(ModalScreen[ScreenResultType], DismissOnceScreen[ScreenResultType]):
     """A modal screen that answers with a result. It hides the app's keys, except those of its own."""
 
@@ -54,7 +62,33 @@ class Dialog(ModalScreen[ScreenResultType], DismissOnceScreen[ScreenResultType])
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f12", "app.screenshot", "Screenshot", show=False, id="app.screenshot"),
         Binding("f2", "app.theme", "Theme", show=False, id="app.theme"),
+        *QUITTING,
     ]
+    forgets_errors: ClassVar[bool] = False
+    """Whether what is wrong is forgotten as soon as a field changes."""
+    _warned = ""
+    """The typed text that was said to be lost."""
+
+    def typed(self) -> str:
+        """What was typed here and is kept nowhere else."""
+        return ""
+
+    @on(Input.Changed)
+    def _forget_error(self) -> None:
+        if self.forgets_errors:
+            self.query_one("#message", Static).update("")
+
+    def may_discard(self, submits: str) -> bool:
+        """Whether Escape may close the form: at once without typed text, else the second time, while it is unchanged.
+
+        ``submits``: what keeps the text, for the warning.
+        """
+        typed = self.typed()
+        if not self.is_mounted or typed in ("", self._warned):
+            return True
+        self._warned = typed
+        self.query_one("#message", Static).update(f"Unsaved changes: Esc again discards them, {submits}.")
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +201,10 @@ class AskLine(Dialog[str | None]):
             self._show(wrong)
         else:
             self.dismiss(text)
+
+    def typed(self) -> str:
+        value = self.query_one(Input).value if self.is_mounted else ""
+        return value if value != self._initial else ""
 
     @on(Input.Changed)
     def _changed(self) -> None:

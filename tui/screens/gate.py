@@ -20,13 +20,14 @@ from engine.domain import commands as c
 from engine.domain import queries
 from engine.domain.rules import adaptive
 from engine.domain.state import Idea, IdeaStatus, SessionState
+from engine.report.text.rounds import of_round
 from tui import actions
 from tui.bridge import Bridge, Capability
 from tui.screens.dialogs import AskLine
 from tui.screens.idea_form import IdeaForm
 from tui.screens.steering import SteeringScreen
 from tui.viewmodel import footer
-from tui.viewmodel.cells import bounded, clean_lines, one_line
+from tui.viewmodel.cells import bounded, clean_lines, one_line, wrap
 from tui.viewmodel.ideas import idea_facts, round_number, status
 from tui.widgets.bars import SessionHeader, StageStrip
 from tui.widgets.idea_list import IdeaList
@@ -100,16 +101,22 @@ class GateScreen(SteeringScreen):
             rest = f" · none awaits approval · {self.key_of('gate.back')} returns to the tree"
         else:
             rest = f" · auto-approved in {max(0, round(deadline - self.clock()))} s" if deadline is not None else ""
-        return Content.assemble((f" Ideas of round {number}", "bold"), (rest, "$text-muted"))
+        return Content.assemble((f" Ideas {of_round(self.bridge.state, number)}", "bold"), (rest, "$text-muted"))
 
     @on(IdeaList.Highlighted)
     def _describe(self) -> None:
         state = self.bridge.state
         idea = state.ideas.get(self.idea)
         self.query_one("#words", Static).update(
-            idea_card(state, idea, adaptive.advice(state).get(idea.id, "")) if idea else Content("")
+            idea_card(state, idea, adaptive.advice(state).get(idea.id, ""), self.query_one("#words").size.width)
+            if idea
+            else Content("")
         )
         self.query_one(KeyFooter).keys = footer.gate_keys(state, self.idea, steered=self.bridge.can(Capability.SUBMIT))
+
+    def on_resize(self) -> None:
+        if self.is_mounted:
+            self.call_after_refresh(self._describe)
 
     def _undecided(self) -> Idea | None:
         idea = self.bridge.state.ideas.get(self.idea)
@@ -299,9 +306,16 @@ class GateScreen(SteeringScreen):
             self.dismiss()
 
 
-def idea_card(state: SessionState, idea: Idea, advice: str = "") -> Content:
-    """All facts of an idea. Its text may come from a model and is never parsed as markup."""
+_NAMES, _LEAST_BESIDE = 11, 24
+"""Cells of a fact's name; the least beside it for words of several lines, which else go on below the name."""
+
+
+def idea_card(state: SessionState, idea: Idea, advice: str = "", room: int = 80) -> Content:
+    """All facts of an idea, in lines of ``room`` cells. Its text may come from a model and is never parsed as markup."""
     parts: list[tuple[str, str] | str] = [(f"{idea.id}  {one_line(idea.text.title)}\n\n", "bold")]
+    beside = room - _NAMES
     for name, words in idea_facts(state, idea, advice):
-        parts += [(f"{name:<11}", "$text-muted"), f"{clean_lines(bounded(words))}\n"]
+        text = clean_lines(bounded(words))
+        lines = wrap(text, beside) if beside >= _LEAST_BESIDE else [text]
+        parts += [(f"{name:<{_NAMES}}", "$text-muted"), f"\n{' ' * _NAMES}".join(lines), "\n"]
     return Content.assemble(*parts, "\n", clean_lines(bounded(idea.text.rationale)) or "No rationale given.")

@@ -41,6 +41,7 @@ class IdeaForm(Dialog[IdeaInput | None]):
     """Answers with its content, or ``None``. Shows invalid input in the form; the session's rules decide."""
 
     CSS_PATH = "forms.tcss"
+    forgets_errors = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "Cancel"),
         Binding("ctrl+s", "done", "Done", priority=True),
@@ -64,6 +65,8 @@ class IdeaForm(Dialog[IdeaInput | None]):
         self._state = state
         self._new = new
         self._writers = writers
+        self._first = ""
+        """The content before anything was typed."""
 
     @classmethod
     def new(cls, state: SessionState, parent: str, text: IdeaText = _EMPTY, materials: tuple[str, ...] = ()) -> Self:
@@ -118,6 +121,7 @@ class IdeaForm(Dialog[IdeaInput | None]):
 
     def on_mount(self) -> None:
         self.query_one("#title").focus()
+        self._first = self._content()
 
     @on(Button.Pressed, "#done")
     @on(Input.Submitted)
@@ -131,8 +135,16 @@ class IdeaForm(Dialog[IdeaInput | None]):
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
-        """Answer with ``None``."""
-        self.dismiss(None)
+        """Answer with ``None``; changed text needs a second Escape."""
+        if self.may_discard(f"Ctrl-S {'proposes the idea' if self._new else 'saves them'}"):
+            self.dismiss(None)
+
+    def typed(self) -> str:
+        content = self._content() if self.is_mounted else self._first
+        return content if content != self._first else ""
+
+    def _content(self) -> str:
+        return "\n".join([*(one.value for one in self.query(Input)), self.query_one("#rationale", TextArea).text])
 
     def _answer(self, *, by_hand: bool) -> None:
         title, parent, branch = (self.query_one(f"#{name}", Input).value.strip() for name in ("title", "parent", "branch"))

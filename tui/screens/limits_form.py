@@ -31,6 +31,7 @@ class _NumbersForm(Dialog[Numbers | None], Generic[Numbers]):
     """Answers with its content, or ``None``; an empty field means no limit."""
 
     CSS_PATH = "forms.tcss"
+    forgets_errors = True
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel"), Binding("ctrl+s", "done", "Done")]
     FORM_TITLE: ClassVar[str]
     WORDS: ClassVar[str]

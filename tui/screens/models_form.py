@@ -43,6 +43,7 @@ class ModelsForm(Dialog[ModelSettings | None]):
     """Answers with its content, or ``None``; an empty field means the provider's own choice."""
 
     CSS_PATH = "forms.tcss"
+    forgets_errors = True
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel"), Binding("ctrl+s", "done", "Done")]
 
     def __init__(self, given: ModelSettings, check: Callable[[ModelSettings], None]) -> None:

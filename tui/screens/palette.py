@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import ClassVar
 
 from textual import on, work
+from textual.binding import BindingType
 from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.css.query import NoMatches
@@ -16,7 +18,7 @@ from engine.domain.state import SessionState
 from engine.report.text.lines import one_line
 from tui import actions
 from tui.screens.bridge_screen import BridgeScreen
-from tui.screens.dialogs import DismissOnceScreen
+from tui.screens.dialogs import QUITTING, DismissOnceScreen
 from tui.screens.gate import GateScreen
 from tui.screens.home import HomeScreen
 from tui.screens.session import SessionScreen
@@ -44,6 +46,7 @@ class Palette(CommandPalette, DismissOnceScreen[None]):
     """
 
     gives_way = True
+    BINDINGS: ClassVar[list[BindingType]] = [*QUITTING]
 
     def __init__(self) -> None:
         super().__init__(placeholder="an action, a kernel or an idea …")

@@ -136,8 +136,12 @@ class PromptForm(Dialog[tuple[ModelCall, str] | None]):
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
-        """Answer with ``None``; the prompt stays open."""
-        self.dismiss(None)
+        """Answer with ``None``; the prompt stays open. A reply in the form needs a second Escape."""
+        if self.may_discard("Ctrl-S answers with the reply"):
+            self.dismiss(None)
+
+    def typed(self) -> str:
+        return self.query_one("#reply", TextArea).text.strip() if self.is_mounted else ""
 
 
 def _read_reply(file: Path) -> str:

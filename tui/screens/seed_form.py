@@ -36,6 +36,7 @@ class SeedForm(Dialog[SeedInput | None]):
     """Answers with a kernel that was read and checked, or ``None``."""
 
     CSS_PATH = "forms.tcss"
+    forgets_errors = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "Cancel"),
         Binding("ctrl+s", "done", "Seed"),
@@ -51,7 +52,7 @@ class SeedForm(Dialog[SeedInput | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="form") as box:
             box.border_title = "Seed a kernel"
-            box.border_subtitle = "Ctrl-S: seed · Ctrl-N: write a kernel"
+            box.border_subtitle = "Ctrl-S: seed · Ctrl-N: write a kernel · Esc: cancel"
             with Grid():
                 yield Label("Kernel")
                 yield Input("", id="kernel", compact=True, placeholder="a file (.cu, .cpp, .py), or SESSION:k7")
@@ -77,11 +78,18 @@ class SeedForm(Dialog[SeedInput | None]):
         opened = self._bridge.state.opened
         name = opened.problem.name if opened else ""
         found = await while_shown(self, asyncio.to_thread(bank.banked_kernels))
-        self._banked = [one for one in found if one.problem == name and one.session != self._bridge.folder]
+        of_others = [one for one in found if one.problem == name and one.session != self._bridge.folder]
+        self._banked = [one for one in of_others if self._bridge.runs(one.dialect)]
         listed = self.query_one("#bank", OptionList)
+        if unfit := len(of_others) - len(self._banked):
+            listed.border_subtitle = f"{unfit} for other devices not listed"
         listed.add_options(Option(self._line(one), id=f"b{n}") for n, one in enumerate(self._banked))
-        if not self._banked:
-            listed.add_option(Option(Content("empty: no other session has a verified kernel for this problem"), disabled=True))
+        if self._banked:
+            listed.highlighted = 0
+        else:
+            none = "no verified kernel of this problem for this device"
+            words = f"empty: {none if unfit else 'no other session has a verified kernel for this problem'}"
+            listed.add_option(Option(Content(words), disabled=True))
 
     def _line(self, one: bank.BankEntry) -> Content:
         speed = fmt.speedup(one.speedup).text

@@ -21,7 +21,7 @@ from tui.bridge import Bridge
 from tui.footer_key import footer_keys
 from tui.screens.bridge_screen import BridgeScreen
 from tui.viewmodel.cells import Cell, Ink, cut, width
-from tui.viewmodel.workload_table import MEAN, workload_table
+from tui.viewmodel.workload_table import MEAN, legend, workload_table
 from tui.widgets.key_footer import KeyFooter
 
 _NAME_SHARE = 3
@@ -35,9 +35,12 @@ class WorkloadsScreen(BridgeScreen):
 
     PLACE: ClassVar[actions.Place] = actions.Place.WORKLOADS
     BINDINGS: ClassVar[list[BindingType]] = [*actions.bindings(actions.Place.WORKLOADS)]
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (12, "-high")]  # noqa: RUF012  # an instance variable of Screen
     CSS = """
     WorkloadsScreen {
         #title { width: 100%; height: 1; background: $panel; text-wrap: nowrap; text-overflow: ellipsis; }
+        #legend { width: 100%; height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
+        &.-short #legend { display: none; }
         #table { height: 1fr; padding: 0 1; background: $background; }
     }
     """
@@ -53,6 +56,7 @@ class WorkloadsScreen(BridgeScreen):
         yield Static("", id="title")
         table: DataTable[Text] = DataTable(id="table", cursor_type="cell", zebra_stripes=False, fixed_columns=1)
         yield table
+        yield Static("", id="legend", markup=False)
         yield KeyFooter(_KEYS)
 
     def on_resize(self) -> None:
@@ -68,6 +72,7 @@ class WorkloadsScreen(BridgeScreen):
         problem, judged = queries.problem_and_workload(state)
         words = f" {problem}, {judged}: speedup over {queries.ranking_baseline(state)}, sorted by {found.sorted_by}"
         self.query_one("#title", Static).update(Content.styled(words, "bold"))
+        self.query_one("#legend", Static).update(legend(state))
         table = self.query_one("#table", DataTable)
         at = table.cursor_coordinate
         table.clear(columns=True)

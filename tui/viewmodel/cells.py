@@ -172,14 +172,20 @@ def output_lines(text: str) -> list[str]:
     return [clean(bounded(one, LONGEST_LINE)) for one in found]
 
 
+JOINED = re.compile(r"[^\u200d](?:[\ufe0e\ufe0f\u20e3\U0001f3fb-\U0001f3ff]|\u200d.)+")
+"""A character with others that some terminals draw in its cells and others after it: families, skin tones, keycaps."""
+
+
 def clean(text: str) -> str:
     """The text with tabs as spaces and every control or direction-changing character made visible.
 
-    Otherwise a compiler's or a model's output could move the cursor or rewrite the screen.
+    Otherwise a compiler's or a model's output could move the cursor or rewrite the screen. Of joined characters the first
+    stays alone: terminals disagree on the width of the rest.
     """
-    if text.isprintable():
+    if text.isascii() and text.isprintable():
         return text
-    return "".join(_replacement(char) for char in text.expandtabs(4))
+    alone = JOINED.sub(lambda found: found[0][0], text)
+    return alone if alone.isprintable() else "".join(_replacement(char) for char in alone.expandtabs(4))
 
 
 def clean_lines(text: str) -> str:

@@ -15,6 +15,7 @@ from tui.viewmodel import fmt, plot
 from tui.viewmodel.cells import Cell, Ink, Line, fold_line, line, width
 from tui.viewmodel.pages import empty_page
 from tui.viewmodel.plot import Canvas, Plane, PlotAxis, PlotWindow
+from tui.viewmodel.tree_facts import tree_facts
 
 _SPREAD = 0.32
 """Horizontal spread of the dots of one round, in rounds."""
@@ -43,7 +44,7 @@ class Dot:
     x: float
     y: float
     precise: bool
-    """Measured with process pairs; a screened kernel is drawn hollow."""
+    """Measured with process pairs, and not doubted; others are drawn hollow."""
 
 
 def speedup_chart(state: SessionState, selected: str, view: PlotWindow, room: int, height: int) -> ChartPage:
@@ -58,14 +59,15 @@ def speedup_chart(state: SessionState, selected: str, view: PlotWindow, room: in
         return ChartPage(title, empty_page("no kernel is measured yet"))
     if height < _LEAST:
         return ChartPage(title, _climb_words(found, dots, room)[-height:])
-    # a kernel that is added by hand may come before its round opens
+    # a kernel that is added by hand may come before its round opens: after round 4 of 4 it stands at "4+"
     rounds = sorted({*state.rounds, *(dot.round for dot in found.dots)})
     top = max(1.1, max(dot.y for dot in dots) * 1.1)
     whole = (min(rounds) - 0.5, max(rounds) + 0.5), _through_one(min(dot.y for dot in dots), top, height - 2)
     x, y = view.spans(*whole)
     marks = sorted({1.0, *round_ticks(y, _most_ticks(height))}, key=lambda mark: mark != 1.0)
     y_axis = PlotAxis(tuple((mark, f"{mark:.4g}×") for mark in marks if max(0.0, y[0]) <= mark <= y[1]), "")
-    x_axis = PlotAxis(tuple((float(number), str(number)) for number in rounds), "")
+    last = queries.last_round(state)
+    x_axis = PlotAxis(tuple((float(number), str(number) if number <= last else f"{last}+") for number in rounds), "")
     canvas = Canvas(plot.plane_of(x, y, y_axis, room, height))
     canvas.along(1.0, *whole[0], "┄", Ink.RULE)
     _steps(canvas, tuple(_incumbent_steps(found, dots)), whole[0][1])
@@ -74,7 +76,7 @@ def speedup_chart(state: SessionState, selected: str, view: PlotWindow, room: in
     _draw_dots(canvas, dots, selected)
     if best is not None and led is not None and best.kernel not in (led.id, selected):
         canvas.mark(best.x, best.y, _BEST_MEASURED, Ink.WARN)
-    return ChartPage(title, plot.framed(canvas, x_axis, y_axis), _CLIMB_LEGENDS)
+    return ChartPage(title, plot.framed(canvas, x_axis, y_axis), _legends(state, _CLIMB_LEGENDS))
 
 
 def _through_one(least: float, top: float, rows: int) -> Span:
@@ -95,6 +97,15 @@ _CLIMB_LEGENDS = (
     "╭─ incumbent  ◇ best  ○ screened  ◆ selected",
     "╭─ incumbent  ◇ best  ◆ selected",
 )
+
+
+def _legends(state: SessionState, legends: tuple[str, ...]) -> tuple[str, ...]:
+    """With kernels whose time is doubted, which are hollow too."""
+    if not tree_facts(state).doubted:
+        return legends
+    return tuple(one.replace("screened", "screened or doubted") for one in legends)
+
+
 _ROOF_LEGENDS = ("● measured   ○ screened   ◆ selected", "○ screened  ◆ selected")
 
 
@@ -142,7 +153,7 @@ def _steps(canvas: Canvas, steps: Sequence[tuple[float, float]], right: float) -
 
 
 def _draw_dots(canvas: Canvas, dots: Sequence[Dot], selected: str) -> None:
-    """Hollow dots for screened kernels, solid ones for measured kernels, the selected one on top."""
+    """Hollow dots for screened and doubted kernels, solid ones for measured kernels, the selected one on top."""
     for dot in sorted(dots, key=lambda dot: (dot.kernel == selected, dot.precise)):
         if dot.kernel == selected:
             canvas.mark(dot.x, dot.y, _SELECTED, Ink.MARK)
@@ -177,7 +188,8 @@ def roofline_chart(state: SessionState, selected: str, view: PlotWindow, room: i
     _draw_dots(canvas, dots, selected)
     _label_ceilings(canvas, found.peaks)
     _label_copy(canvas, f"{fmt.scaled(found.copy)}B/s", copy)
-    return ChartPage(f"roofline: {figures}, bound by {found.bound}", plot.framed(canvas, x_axis, y_axis), _ROOF_LEGENDS)
+    frame = plot.framed(canvas, x_axis, y_axis)
+    return ChartPage(f"roofline: {figures}, bound by {found.bound}", frame, _legends(state, _ROOF_LEGENDS))
 
 
 def _roof_spans(

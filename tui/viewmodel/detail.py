@@ -15,6 +15,7 @@ from engine.domain.model import FailedWorkload, Resources
 from engine.domain.preparation import Preparation
 from engine.domain.state import Idea, Kernel, SessionState, Stage
 from engine.report.text.progress import sanitizer_names
+from engine.report.text.rounds import of_round
 from engine.report.text.tree import failure_words
 from tui.viewmodel import fmt, kernels, siblings
 from tui.viewmodel.cells import BLANK, Cell, Ink, Line, cut, line, one_line, pad, width, wrap
@@ -38,7 +39,8 @@ def heading(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:
     ratio = queries.speedup(state, kernel)
     outcome = kernels.outcome(state, kernel)
     name = Cell(cut(kernels.title(state, kernel), max(8, room - len(kernel.id) - 5)), Ink.TITLE)
-    facts: list[Cells] = [(outcome.cell,)]
+    word = "not corroborated" if outcome is kernels.DOUBTED else outcome.word
+    facts: list[Cells] = [(Cell(f"{outcome.glyph} {word}", outcome.ink),)]
     if ratio is not None and kernel.measurement is not None:
         facts += [(kernels.speedup(kernel, ratio), Cell(f" {fmt.interval_ends(ratio)}", Ink.FAINT)), (_time(kernel),)]
     facts += [(Cell(_origin(kernel), Ink.FAINT),)]
@@ -89,7 +91,7 @@ def _idea(state: SessionState, kernel: Kernel, behind: Idea, room: int) -> list[
     ratio = behind.text.predicted
     predicted = Cell(f"{fmt.ratio(ratio)} over its parent") if ratio is not None else Cell("–", Ink.FAINT)
     rows: list[tuple[str, Sequence[Cell]]] = [
-        ("idea", (Cell(behind.id, Ink.STRONG), Cell(f" of round {behind.round}{', edited' if behind.edited else ''}"))),
+        ("idea", (Cell(behind.id, Ink.STRONG), Cell(f" {of_round(state, behind.round)}{', edited' if behind.edited else ''}"))),
         ("category", (Cell(one_line(behind.text.category)),)),
         ("author", (Cell(one_line(behind.author.name)),)),
         ("parent", kernels.label(state, behind.parent)),

@@ -6,6 +6,7 @@ from engine.domain import queries
 from engine.domain.state import SessionState
 from tui.viewmodel import kernels
 from tui.viewmodel.fmt import counted
+from tui.viewmodel.heading import without_incumbent
 from tui.viewmodel.ideas import awaiting_approval
 
 
@@ -17,7 +18,7 @@ def farewell(state: SessionState, shell_name: str) -> str:
     waiting = len(queries.pending_ideas(state))
     unfinished = len(queries.unsettled(state))
     parts = (
-        f"incumbent {figure} {baseline}".rstrip() if figure else "no verified kernel yet",
+        f"incumbent {figure} {baseline}".rstrip() if figure else without_incumbent(state),
         awaiting_approval(waiting) if waiting else "",
         counted(unfinished, "unfinished kernel") if unfinished and state.closed is None else "",
         f"ended: {state.closed}" if state.closed is not None else "",

@@ -150,14 +150,17 @@ def _round(state: SessionState, left: str) -> Piece:
     return Piece(((5, here), *longer))
 
 
+def without_incumbent(state: SessionState) -> str:
+    """Why there is no incumbent."""
+    return "no kernel whose time is corroborated" if tree_facts(state).doubted else "no verified kernel yet"
+
+
 def _incumbent(state: SessionState) -> list[Piece]:
     """The incumbent: id and speedup over the named baseline; time; share of the speed of light; what tells it apart."""
     best = kernels.incumbent(state)
     ratio = queries.speedup(state, best) if best else None
     if best is None or best.measurement is None or ratio is None:
-        if tree_facts(state).doubted:
-            return [_plain("no kernel whose time is corroborated", 0, Ink.WARN)]
-        return [_plain("no verified kernel yet", 0)]
+        return [_plain(without_incumbent(state), 0, Ink.WARN if tree_facts(state).doubted else Ink.FAINT)]
     sol = best.measurement.light
     value, low, high = fmt.headline_figures(ratio)
     shown = kernels.speedup(best, ratio)

@@ -74,7 +74,7 @@ def card(state: SessionState, idea: Idea, room: int) -> tuple[Line, ...]:
     gap = " " * max(1, left - width(title) + 2)
     lines = [line(*lead, Cell(title, ink), Cell(gap), Cell(became.word, became.ink)), _facts(state, idea, room)]
     words = f"rejected: {idea.reason}" if idea.status is IdeaStatus.REJECTED and idea.reason else idea.text.rationale
-    reasons = wrap(words, min(room - 4, 96))
+    reasons = wrap(one_line(words), min(room - 4, 96))
     for place, part in enumerate(reasons[:_RATIONALE_LINES]):
         more = place == _RATIONALE_LINES - 1 and len(reasons) > _RATIONALE_LINES
         lines.append(line(Cell(f"    {cut(part + ' …', room - 4) if more else part}", Ink.FAINT)))

@@ -178,7 +178,7 @@ def _work(key: WorkKey, message: str, seconds: int, room: int) -> tuple[Cell, ..
     text = one_line(message) or ("under way" if kind == WorkKind.PREPARE else VERBS.get(kind, kind))
     if kind in _MODEL_WORK:
         text = tail(text, room - width(name) - 1)
-    return (Cell(f"{name} ", ink), Cell(text, Ink.FAINT), Cell(f" {fmt.elapsed(seconds)}" if seconds >= 2 else "", Ink.RULE))
+    return (Cell(f"{name} ", ink), Cell(text, Ink.FAINT), Cell(f" · {fmt.elapsed(seconds)}" if seconds >= 2 else "", Ink.RULE))
 
 
 def work_words(key: WorkKey) -> str:

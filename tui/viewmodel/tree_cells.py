@@ -195,7 +195,7 @@ def _reason_words(kernel: Kernel) -> str:
         return one_line(kernel.failure.reason)
     if kernel.stage is Stage.QUARANTINED:
         return one_line("; ".join(kernel.evidence))
-    return one_line(kernel.reason) if kernel.stage is Stage.CANCELLED else ""
+    return one_line(kernel.reason).removeprefix("cancelled ") if kernel.stage is Stage.CANCELLED else ""
 
 
 def _figures(view: TreeContext, kernel: Kernel, ratio: Interval, shown: ColumnLayout) -> dict[Column, tuple[Cell, ...]]:

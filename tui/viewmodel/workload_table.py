@@ -52,6 +52,21 @@ def workload_table(state: SessionState, sorted_by: str = MEAN) -> WorkloadTable:
     return WorkloadTable(heads, rows, chosen)
 
 
+def legend(state: SessionState) -> str:
+    """What stands beside a figure; of what this table has."""
+    measured = [kernel for kernel in state.kernels.values() if kernel.stage is Stage.MEASURED]
+    chosen = [kernel for kernel in measured if kernel.choices]
+    tuned = next((one.tunables for kernel in chosen if len(kernel.members) < 2 for one in kernel.choices if one.tunables), {})
+    member = next((one.member for kernel in chosen if len(kernel.members) > 1 for one in kernel.choices), "")
+    parts = (
+        f"{kernels.INCUMBENT} best of the column",
+        "dim: not corroborated" if any(map(corroboration.is_doubted, measured)) else "",
+        f"{member}: what a dispatch runs there" if member else "",
+        f"{'·'.join(map(str, tuned.values()))}: tuned there, {fmt.tunables(tuned)}" if tuned else "",
+    )
+    return "   ".join(filter(None, parts))
+
+
 def _speedups(state: SessionState, kernel: Kernel) -> Mapping[str, Interval]:
     overall = queries.speedup(state, kernel)
     return {MEAN: overall, **columns.speedups(state, kernel)} if overall is not None else {}

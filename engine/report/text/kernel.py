@@ -11,6 +11,7 @@ from engine.domain.state import Kernel, SessionState, Stage
 from engine.report.text import races
 from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line, times, tunables
 from engine.report.text.progress import verification_words
+from engine.report.text.rounds import round_name
 from engine.report.text.suite import race_rows, suite_lines, tuning_words
 from engine.report.text.tree import correctness_words, outcome, sandbox_words
 from engine.report.text.verdict import caveat_rows, contract_words, doubt_rows, measurement_rows
@@ -38,7 +39,10 @@ def _origin(state: SessionState, kernel: Kernel) -> Iterator[Row]:
         "seed" if kernel.seed else "", "pinned" if kernel.id in state.pinned else "",
         "pruned" if queries.is_pruned(state, kernel.id) else "",
     ]  # fmt: skip
-    yield "round", f"{kernel.round}{', ' if any(marks) else ''}{', '.join(filter(None, marks))}"
+    yield (
+        "round",
+        f"{round_name(state, kernel.round).removeprefix('round ')}{', ' if any(marks) else ''}{', '.join(filter(None, marks))}",
+    )
     yield "idea", kernel.idea
     yield "parent", kernel.parent or ""
     yield "children", ", ".join(kernel.children)

@@ -76,8 +76,8 @@ def disagreement(measured: Measurement, baseline: str, deciding: Regime) -> str:
     clock = found.kernel.sm_mhz
     at = f" at {clock:.0f} MHz" if clock is not None else ""
     return (
-        f"The regimes disagree: single calls are {ratio(one.value)} over {baseline}, calls back to back{at} "
-        f"{ratio(other.value)}; {deciding.value} decides."
+        f"The regimes disagree: single calls are {ratio(one.value)}× over {baseline}, calls back to back{at} "
+        f"{ratio(other.value)}×; {deciding.value} decides."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from tui.viewmodel.cells import (
     Cell,
@@ -95,3 +96,9 @@ def test_parts_are_whole_or_left_out(texts: list[str], room: int) -> None:
     parts = [part for part in joined.split("|") if part]
     assert parts in (texts[: len(parts)], [*texts[: len(parts) - 1], "…"])
     assert (parts == texts) == (width("|".join(texts)) <= room)
+
+
+@pytest.mark.parametrize("joined", ["👩‍👩‍👧‍👦", "👍🏽", "❤️", "1️⃣"])
+def test_of_joined_characters_the_first_stays(joined: str) -> None:
+    assert clean(f"a {joined} b") == f"a {joined[0]} b"
+    assert width(clean(joined)) == cell_len(clean(joined))

@@ -156,5 +156,7 @@ def test_without_room_for_a_plot_no_figure_is_cut(make: Callable[..., ChartPage]
 
 def test_a_kernel_of_a_round_that_never_opened_is_drawn() -> None:
     rounds = {number: one for number, one in STATE.rounds.items() if number < 4}
-    drawn = text(charts.speedup_chart(replace(STATE, rounds=rounds), "", WHOLE, 118, 30))
-    assert drawn == text(charts.speedup_chart(STATE, "", WHOLE, 118, 30))
+    drawn = text(charts.speedup_chart(replace(STATE, rounds=rounds), "", WHOLE, 118, 30)).splitlines()
+    whole = text(charts.speedup_chart(STATE, "", WHOLE, 118, 30)).splitlines()
+    (ticks,) = (place for place, one in enumerate(drawn) if "3+" in one)
+    assert drawn[:ticks] + drawn[ticks + 1 :] == whole[:ticks] + whole[ticks + 1 :]
