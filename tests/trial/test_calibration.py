@@ -214,6 +214,45 @@ def test_a_reference_with_random_output_is_rejected(tmp_path: Path, p: float, re
         calibrate(reference, "class")
 
 
+DOUBLE = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, a, b):
+        return a @ b
+
+
+def get_inputs():
+    return [torch.randn(48, 512, dtype=torch.float64), torch.randn(512, 48, dtype=torch.float64)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_float64_may_be_summed_in_another_order_and_not_in_fp32(tmp_path: Path) -> None:
+    """The reference itself has no error there."""
+    file = tmp_path / "double.py"
+    file.write_text(DOUBLE)
+    problem = catalog.find(str(file))
+    reference = Reference(problem, problem.workloads[0], "cpu")
+    policy, names = calibrate(reference, "class").policy, output_names(reference)
+    for distribution in (OWN, "alternating", "x0.001"):
+        case = make_case(reference, distribution)
+        a, b = case.inputs
+        assert isinstance(a, torch.Tensor)
+        assert isinstance(b, torch.Tensor)
+        in_loops = torch.zeros(48, 48, dtype=torch.float64)
+        for k in range(512):
+            in_loops += a[:, k, None] * b[k]
+        assert policy.rule([in_loops], case.expected, names, distribution, ReferenceOnCase(reference, case)).passed
+        in_fp32 = (a.float() @ b.float()).double()
+        assert not policy.rule([in_fp32], case.expected, names, distribution, ReferenceOnCase(reference, case)).passed
+
+
 KEPT = """
 import torch
 from torch import nn

@@ -252,14 +252,17 @@ def with_swaps(inputs: tuple[object, ...], seeds: Sequence[int]) -> tuple[object
 UP, DOWN, BY_CHANCE = 1.0, -1.0, 0.0
 
 
-def nudged(inputs: tuple[object, ...], way: float) -> tuple[object, ...]:
-    """The inputs in float64, each number moved by four units in the last place of its type, or by a random part of that."""
+def nudged(inputs: tuple[object, ...], way: float, units_of: torch.dtype | None = None) -> tuple[object, ...]:
+    """The inputs in float64, each number moved by four units in the last place of its type, or by a random part of that.
+
+    ``units_of``: the type whose units these are instead.
+    """
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
             return tensor
         wide = tensor.double()
         by = torch.full_like(wide, way) if way else torch.rand_like(wide).mul_(2).sub_(1)
-        return wide * (1 + by * 4 * float(torch.finfo(tensor.dtype).eps))
+        return wide * (1 + by * 4 * torch.finfo(units_of or tensor.dtype).eps)
 
     return map_arguments(moved, inputs)
