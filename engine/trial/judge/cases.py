@@ -108,8 +108,8 @@ class ReferenceOnCase:
         return class_errors(self.reference, self.case, wanted)
 
     def plain_sums(self) -> Iterator[ClassErrors]:
-        """The reference errors in fp32 with sums in plain loops, one order after the other; none where it fails so."""
-        yield from self._errors_in(sums.in_loops)
+        """The reference errors with sums in plain loops, one order after the other; none where it fails so."""
+        yield from self._errors_in(partial(sums.in_loops, dtype=output_dtype(self.reference)))
 
     def tf32_sums(self) -> ClassErrors | None:
         """The reference error in fp32 with sums of terms that are rounded to TF32; ``None`` where it has none."""
