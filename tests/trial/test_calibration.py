@@ -272,6 +272,43 @@ def test_float64_may_be_summed_in_another_order_and_not_in_fp32(
         assert not policy.rule([in_fp32], case.expected, names, distribution, on_case).passed
 
 
+QUANTISED = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        scale = x.abs().amax(1, keepdim=True) / 127
+        return torch.clamp(torch.round(x / scale), -127, 127).to(torch.int8), scale
+
+
+def get_inputs():
+    return [torch.randn(64, 640)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_quantisation_may_multiply_by_the_reciprocal(tmp_path: Path) -> None:
+    """Some numbers lie so close to a half that the last place of the scale decides."""
+    file = tmp_path / "quantised.py"
+    file.write_text(QUANTISED)
+    problem = catalog.find(str(file))
+    reference = Reference(problem, problem.workloads[0], "cpu")
+    policy, names = calibrate(reference, "class").policy, output_names(reference)
+    for _ in range(8):
+        for distribution in (OWN, "sunk", "ties"):
+            case = make_case(reference, distribution)
+            (x,) = case.inputs
+            assert isinstance(x, torch.Tensor)
+            largest = x.abs().amax(1, keepdim=True)
+            outputs = [torch.clamp(torch.round(x * (127 / largest)), -127, 127).to(torch.int8), largest / 127]
+            assert policy.rule(outputs, case.expected, names, distribution, ReferenceOnCase(reference, case)).passed
+
+
 KEPT = """
 import torch
 from torch import nn

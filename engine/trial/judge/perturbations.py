@@ -92,12 +92,18 @@ _LONGEST_BLOCK = 256
 
 
 def _tied(tensor: torch.Tensor, _: Random) -> torch.Tensor:
-    """Rounded to fifths of the largest magnitude: many elements are equal.
+    """Zero, or one, three or five fifths of the largest magnitude: many elements are equal.
 
-    Not to quarters or eighths: a quantisation to 127 or 128 steps would have to round halves.
+    No two have a quotient with an even divisor: a quantisation to 127, 128 or 255 steps, by the largest of each row or of all,
+    would have to round halves.
     """
     step = _largest(tensor) / 5 if tensor.numel() else tensor.new_ones(())
-    return tensor.div_(step).round_().mul_(step) if bool(step > 0) else tensor
+    if not bool(step > 0):
+        return tensor
+    for (flat,) in in_blocks(tensor):
+        flat.div_(step).round_()
+        flat.sub_(flat.sign() * (flat.remainder(2) == 0)).mul_(step)
+    return tensor
 
 
 def _largest(tensor: torch.Tensor) -> torch.Tensor:

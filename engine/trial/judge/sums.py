@@ -39,11 +39,11 @@ _COLUMNS = 256
 
 
 def in_loops(call: Callable[[], Outputs], dtype: torch.dtype = torch.float32) -> Iterator[Outputs]:
-    """``call`` with each sum, mean, variance, norm or softmax adding one element after the other: forwards, backwards, and in
-    two and four lanes. Where terms are alike, what a loop errs depends on where its sum passes a power of two; where signs
-    alternate, lanes of one sign each err more. Nothing if there is no sum in this type."""
+    """``call`` with each sum, running sum, mean, variance, norm or softmax adding one element after the other: forwards,
+    backwards, and in two and four lanes. Where terms are alike, what a loop errs depends on where its sum passes a power of 2;
+    where signs alternate, lanes of one sign each err more. Nothing if there is no sum in this type."""
     orders: tuple[Order, ...] = (_in_loops, partial(_in_loops, backwards=True), partial(_in_lanes, 2), partial(_in_lanes, 4))
-    return _with_sums(call, [partial(_sum_in_order, order) for order in orders], dtype)
+    return _with_sums(call, [partial(_sum_in_order, order) for order in orders], dtype, accumulates=True)
 
 
 def of_tf32_terms(call: Callable[[], Outputs]) -> Iterator[Outputs]:
@@ -51,9 +51,11 @@ def of_tf32_terms(call: Callable[[], Outputs]) -> Iterator[Outputs]:
     return _with_sums(call, [lambda terms, dims, keepdim: round_to_tf32(terms).sum(tuple(dims), keepdim)], torch.float32)
 
 
-def _with_sums(call: Callable[[], Outputs], ways: Sequence[Adding], dtype: torch.dtype) -> Iterator[Outputs]:
+def _with_sums(
+    call: Callable[[], Outputs], ways: Sequence[Adding], dtype: torch.dtype, *, accumulates: bool = False
+) -> Iterator[Outputs]:
     for add in ways:
-        with tf32_allowed(False), (replaced := _Sums(add, dtype)):
+        with tf32_allowed(False), (replaced := _Sums(add, dtype, accumulates=accumulates)):
             outputs = call()
         if not replaced.any:
             return
@@ -63,9 +65,10 @@ def _with_sums(call: Callable[[], Outputs], ways: Sequence[Adding], dtype: torch
 class _Sums(TorchDispatchMode):
     """Replaces the sums of one type. Products are left alone: libraries also accumulate them in long loops."""
 
-    def __init__(self, add: Adding, dtype: torch.dtype) -> None:
+    def __init__(self, add: Adding, dtype: torch.dtype, *, accumulates: bool) -> None:
+        """``accumulates``: running sums too, in order."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._add, self._dtype = add, dtype
+        self._add, self._dtype, self._accumulates = add, dtype, accumulates
         self.any = False
         """Whether there was one."""
 
@@ -77,6 +80,9 @@ class _Sums(TorchDispatchMode):
                 return self._sum(*args)
             if func is _prims.var.default:
                 return self._variance(*args)
+            if func is _aten.cumsum.default and self._accumulates and args[0].dim():
+                self.any = True
+                return _accumulated(*args)
             if func.overloadpacket.__name__ in _CONTAIN_SUMS:
                 from torch._decomp import decomposition_table  # takes a moment to import; few verdicts get here
 
@@ -106,6 +112,11 @@ def _sum_in_order(
     count = math.prod(tensor.shape[d] for d in dims)
     terms = tensor.permute((*dims, *kept)).reshape(count, *(tensor.shape[d] for d in kept))
     return order(terms).reshape(shape)
+
+
+def _accumulated(terms: torch.Tensor, dim: int) -> torch.Tensor:
+    """Running sums, one element after the other; torch's are in float64 on a CPU, and in a tree on a GPU."""
+    return torch.from_numpy(np.add.accumulate(terms.cpu().numpy(), axis=dim)).to(terms.device)
 
 
 def _in_loops(terms: torch.Tensor, *, backwards: bool = False) -> torch.Tensor:
