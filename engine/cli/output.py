@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,15 +53,23 @@ def _shown(text: str) -> str:
 
 def show_json(value: object) -> None:
     """Print one object: dataclasses by their fields, ``null`` for infinities and NaN."""
-    text = json.dumps(as_data(value), ensure_ascii=not is_utf8(sys.stdout), indent=2, allow_nan=False)
-    click.echo(text, file=sys.stdout)
+    click.echo(_as_json(value, indent=2), file=sys.stdout)
 
 
 def show_json_line(value: object) -> None:
     """Print one object on one line, now: a reader gets each result when it is there."""
-    text = json.dumps(as_data(value), ensure_ascii=not is_utf8(sys.stdout), allow_nan=False)
-    click.echo(text, file=sys.stdout)
+    click.echo(_as_json(value), file=sys.stdout)
     sys.stdout.flush()
+
+
+def _as_json(value: object, indent: int | None = None) -> str:
+    """As JSON in which no character controls a terminal: JSON itself escapes those of ASCII only."""
+    text = json.dumps(as_data(value), ensure_ascii=not is_utf8(sys.stdout), indent=indent, allow_nan=False)
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+_CONTROLS = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Controls beyond ASCII's, separators of lines, and marks that change the direction of text."""
 
 
 def as_data(value: object) -> Any:

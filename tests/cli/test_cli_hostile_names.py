@@ -23,6 +23,7 @@ PIECES = (
     "\u2028", "\u2029", "\u200b", "\u202e", "\u2066", "\ufeff", "*/", "'''", '"""', "\\", "#{x}", "<script>", "</style>",
     "\nraise SystemExit('ran')\n", "\n#error ran\n", "`touch ran`", "$(touch ran)", "; touch ran", "../../", "é", "x" * 300,
 )  # fmt: skip
+CONTROLS = "\x7f\x85\x9b\u2028\u2029\u202e\u2066"
 FREE = {"title", "rationale", "note", "reason", "expected", "detail", "category", "risks", "author", "text", "policy"}
 """Fields of a journal that hold words."""
 
@@ -85,6 +86,15 @@ def test_listings_are_printable(hostile: Path, espalier: Call) -> None:
         assert found.status == 0, (call, found.err)
         for text in (found.out, found.err):
             assert _is_clean(text), (call, [line for line in text.split("\n") if not line.isprintable()][:3])
+
+
+def test_json_on_a_terminal_holds_no_control_characters(hostile: Path, espalier: Call) -> None:
+    """Those beyond ASCII's are valid in JSON, and control a terminal nevertheless."""
+    for call in (("session", "show", hostile), ("kernel", "list", hostile), ("idea", "list", hostile)):
+        found = espalier(*call, "--json")
+        assert not {*CONTROLS} & {*found.out}, call
+        assert found.json()
+    assert {*CONTROLS} & {*json.dumps(espalier("idea", "list", hostile, "--json").json(), ensure_ascii=False)}
 
 
 def test_a_report_is_printable_and_holds_no_markup_of_a_name(hostile: Path, espalier: Call, tmp_path: Path) -> None:

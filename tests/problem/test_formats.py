@@ -319,6 +319,7 @@ def test_a_link_out_of_the_set_is_refused(tmp_path: Path) -> None:
         ("y", "F32", [4, 8], 128, "has no tensor 'x': it has y"),
         ("x", "F32", [4, 8], 64, "offsets do not match"),
         ("x", "X9", [4, 8], 64, "dtype 'X9' is not supported"),
+        ("x", "F32", [1 << 62] * 100_000, 128, "100000 dimensions are more than 64"),
     ],
 )
 def test_a_stored_tensor_must_be_what_the_definition_says(
@@ -357,11 +358,15 @@ BOMB = "a: &a [1,1]\nb: &b [*a,*a,*a]\nfiles: [*b,*b]\n"
     ("task", "message"),
     [
         (BOMB, "task.yml, line 2: not valid YAML (aliases are not read"),
-        ("files: !!python/object/apply:os.system ['true']\n", "not valid YAML (could not determine a constructor"),
+        ("files: !!python/object/apply:os.system ['true']\n", "task.yml, line 1: not valid YAML (tags are not read"),
+        ("files: !!timestamp soon\n", "task.yml, line 1: not valid YAML (tags are not read"),
+        ("files: " + ":".join(["1"] * 1_000_000), "files: expected a list, got str"),
+        ("files: " + ":".join(["1"] * 1_000_000) + ".5", "files: expected a list, got str"),
         ("files: " + "[" * 5000, "task.yml: not valid YAML"),
         ("files: " + "[" * 60 + "]" * 60, "nested deeper than 32 levels"),
         (files.TASK + "multi_gpu: true\n", "multi_gpu: the task needs several GPUs"),
         (files.TASK.replace('"../utils.py"', '"../../../utils.py"'), "leaves the task's repository"),
+        (files.TASK.replace('"../utils.py"', '"../../LICENSE"'), "is no Python file in the task's folder"),
         (files.TASK.replace('"name": "utils.py"', '"name": "torch.py"'), "would hide the module torch"),
         (files.TASK.replace('{"n": 8,', '{"size": 8,'), "tests.1.size: generate_input has no such parameter"),
         (files.TASK.replace('{"n": 16,', '{"size": 16,'), "tests.2.size: generate_input has no such parameter"),
@@ -372,6 +377,29 @@ BOMB = "a: &a [1,1]\nb: &b [*a,*a,*a]\nfiles: [*b,*b]\n"
 )
 def test_a_wrong_task_is_refused(tmp_path: Path, task: str, message: str) -> None:
     refused(files.write_kernelbot(tmp_path, task), message, "task.yml")
+
+
+@pytest.mark.parametrize("secret", [".ssh/id_rsa", "other/settings.py"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_task_in_a_home_folder_reads_no_other_files_there(tmp_path: Path, secret: str, is_link: bool) -> None:
+    folder = tmp_path / "task"
+    files.write_kernelbot(tmp_path / "made").rename(folder)
+    (tmp_path / secret).parent.mkdir()
+    (tmp_path / secret).write_text("KEY = 'secret'\n")
+    (folder / "linked.py").symlink_to(tmp_path / secret)
+    source = "linked.py" if is_link else f"../{secret}"
+    (folder / "task.yml").write_text(files.TASK.replace("../utils.py", source))
+    refused(folder, "files.utils.py: ", "is no Python file in the task's folder or directly in one above it")
+
+
+def test_a_licence_that_leads_out_of_its_folder_is_not_read(tmp_path: Path) -> None:
+    folder = files.write_kernelbot(tmp_path / "made")
+    (tmp_path / "netrc").write_text("machine host password secret\n")
+    (folder / "LICENSE").symlink_to(tmp_path / "netrc")
+    found = catalog.find(str(folder)).origin_format
+    assert found is not None
+    assert found.licence is not None
+    assert found.licence.name == "Apache License"
 
 
 @pytest.mark.parametrize("more", [", dtype=torch.float32", ", *, scale=-1, dtype: torch.dtype = torch.float32"])
@@ -399,6 +427,11 @@ def test_a_task_for_another_device_is_refused(tmp_path: Path, line: str, message
     refused(files.write_kernelbot(tmp_path, reference=code), message)
 
 
+def test_a_shape_of_more_axes_than_torch_has_is_refused(tmp_path: Path) -> None:
+    many = {"x": {"shape": ["N"] * 100_000, "dtype": "float32"}, "factor": {"shape": None, "dtype": "float32"}}
+    refused(files.write_sol(tmp_path, files.definition(inputs=many)), "inputs.x.shape: more than 64 axes")
+
+
 @pytest.mark.parametrize(("op_type", "message"), [("sampilng", "'sampilng' is unknown"), (None, "missing")])
 def test_an_unknown_operation_is_refused(tmp_path: Path, op_type: str | None, message: str) -> None:
     file = files.write_flashinfer(tmp_path, files.definition(op_type=op_type))
@@ -416,6 +449,9 @@ def test_a_repeated_key_and_deep_json_are_refused(tmp_path: Path) -> None:
     folder = files.write_sol(tmp_path)
     (folder / "definition.json").write_text('{"axes": {}, "axes": {}}')
     refused(folder, "definition.json: key 'axes' occurs twice")
+    keys = [f"k{number}" for number in range(300_000)]
+    (folder / "definition.json").write_text("{" + ",".join(f'"{key}":1' for key in [*keys, keys[-1]]) + "}")
+    refused(folder, "definition.json: key 'k299999' occurs twice")
     (folder / "definition.json").write_text("[" * 100_000)
     refused(folder, "definition.json: not valid JSON")
 

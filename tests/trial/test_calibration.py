@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -212,6 +212,101 @@ def test_a_reference_with_random_output_is_rejected(tmp_path: Path, p: float, re
         return
     with pytest.raises(ProblemError, match=r"chance: the reference's output depends on random numbers .* eval mode"):
         calibrate(reference, "class")
+
+
+DOUBLE = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, a, b):
+        return {computed}
+
+
+def get_inputs():
+    return [torch.randn(48, 512, dtype=torch.float64), torch.randn(512, 48, dtype=torch.float64)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def _product_in_loops(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(len(a), b.shape[1], dtype=a.dtype)
+    for k in range(len(b)):
+        total += a[:, k, None] * b[k]
+    return total
+
+
+def _softmax_in_loops(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    powers = torch.exp(a - a.amax(1, keepdim=True)) + 0 * b.sum()
+    total = torch.zeros(len(a), 1, dtype=a.dtype)
+    for k in range(a.shape[1]):
+        total += powers[:, k, None]
+    return powers / total
+
+
+@pytest.mark.parametrize(
+    ("computed", "in_loops"),
+    [("a @ b", _product_in_loops), ("torch.softmax(a, 1) + 0 * b.sum()", _softmax_in_loops)],
+)
+def test_float64_may_be_summed_in_another_order_and_not_in_fp32(
+    tmp_path: Path, computed: str, in_loops: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> None:
+    """The reference itself has no error there."""
+    file = tmp_path / "double.py"
+    file.write_text(DOUBLE.replace("{computed}", computed))
+    problem = catalog.find(str(file))
+    reference = Reference(problem, problem.workloads[0], "cpu")
+    policy, names = calibrate(reference, "class").policy, output_names(reference)
+    for distribution in (OWN, "alternating", "x0.001"):
+        case = make_case(reference, distribution)
+        a, b = case.inputs
+        assert isinstance(a, torch.Tensor)
+        assert isinstance(b, torch.Tensor)
+        on_case = ReferenceOnCase(reference, case)
+        assert policy.rule([in_loops(a, b)], case.expected, names, distribution, on_case).passed
+        in_fp32 = in_loops(a.float(), b.float()).double()
+        assert not policy.rule([in_fp32], case.expected, names, distribution, on_case).passed
+
+
+QUANTISED = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        scale = x.abs().amax(1, keepdim=True) / 127
+        return torch.clamp(torch.round(x / scale), -127, 127).to(torch.int8), scale
+
+
+def get_inputs():
+    return [torch.randn(64, 640)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_quantisation_may_multiply_by_the_reciprocal(tmp_path: Path) -> None:
+    """Some numbers lie so close to a half that the last place of the scale decides."""
+    file = tmp_path / "quantised.py"
+    file.write_text(QUANTISED)
+    problem = catalog.find(str(file))
+    reference = Reference(problem, problem.workloads[0], "cpu")
+    policy, names = calibrate(reference, "class").policy, output_names(reference)
+    for _ in range(8):
+        for distribution in (OWN, "sunk", "ties"):
+            case = make_case(reference, distribution)
+            (x,) = case.inputs
+            assert isinstance(x, torch.Tensor)
+            largest = x.abs().amax(1, keepdim=True)
+            outputs = [torch.clamp(torch.round(x * (127 / largest)), -127, 127).to(torch.int8), largest / 127]
+            assert policy.rule(outputs, case.expected, names, distribution, ReferenceOnCase(reference, case)).passed
 
 
 KEPT = """

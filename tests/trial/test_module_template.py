@@ -79,6 +79,14 @@ def test_constructor_arguments_carry_their_tensors(tensor: torch.Tensor) -> None
     assert same(decode_value(msgspec.json.decode(msgspec.json.encode(encode_value([1, "a", None])))), [1, "a", None])
 
 
+def test_a_value_that_is_nested_too_deeply_cannot_travel() -> None:
+    nested: list[object] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(TypeError, match="nested deeper than 64 levels"):
+        encode_value(nested)
+
+
 @pytest.mark.parametrize("bad", [object(), {1, 2}, b"bytes", 2**70])
 def test_unsupported_arguments_are_rejected_by_type(bad: object) -> None:
     with pytest.raises(TypeError, match=type(bad).__name__):

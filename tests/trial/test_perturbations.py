@@ -182,3 +182,14 @@ def test_swaps_move_a_few_elements_and_are_the_same_in_place_and_in_a_copy(dtype
 
 def test_prompts_have_words_for_every_perturbation() -> None:
     assert set(PERTURBED) == set(PERTURBATIONS)
+
+
+@pytest.mark.parametrize("steps", [127, 128, 255])
+def test_no_quantisation_of_tied_inputs_has_to_round_halves(steps: int) -> None:
+    x = torch.randn(640, 24)
+    (tied,) = perturb((x,), "ties")
+    assert isinstance(tied, torch.Tensor)
+    assert len(tied.unique()) <= 7
+    for largest in (tied.abs().amax(), tied.abs().amax(1, keepdim=True)):
+        scaled = steps * tied / largest
+        assert float((scaled.frac().abs().nan_to_num() - 0.5).abs().min()) > 0.01

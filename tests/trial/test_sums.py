@@ -55,6 +55,15 @@ def test_loops_add_in_order(columns: int, dim: int) -> None:
         assert np.array_equal(found.numpy(), right)
 
 
+def test_a_running_sum_adds_in_order() -> None:
+    x = torch.rand(3, 5000)
+    for dim in (0, 1):
+        found = [outputs for (outputs,) in sums.in_loops(lambda: [x.cumsum(dim)])]  # noqa: B023
+        assert found
+        assert all(np.array_equal(one.numpy(), np.cumsum(x.numpy(), axis=dim, dtype=np.float32)) for one in found)
+    assert not [*sums.in_loops(lambda: [x.double().cumsum(1)])]
+
+
 def test_a_long_sum_is_of_several_loops() -> None:
     x = torch.rand(70_001)
     for (found,) in sums.in_loops(lambda: [x.sum()]):

@@ -1,14 +1,19 @@
-"""The workspace of a kernel: what it begins with, and what is written past its end."""
+"""Memory that a kernel gets without having written it: a workspace, with what is written past its end, and a module's heap."""
 
 from __future__ import annotations
 
+import ast
 import ctypes
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 from support.fake_driver import FakeDriver
 
+from engine.sandbox import python_process
 from engine.trial.runner import workspace
 from engine.trial.runner.workspace import KernelWorkspace
 from engine.trial.shared.cuda import driver
@@ -57,3 +62,18 @@ def test_on_a_gpu_the_driver_fills_it_before_any_call(monkeypatch: pytest.Monkey
     memory = SimpleNamespace(device=torch.device("cuda:0"), data_ptr=lambda: 1 << 40, numel=lambda: 4196)
     workspace._fill(memory, 0xFF)  # type: ignore[arg-type]
     assert fake.calls == ["cuMemsetD8", "cuCtxSynchronize"]
+
+
+FRESH = """
+import torch
+from engine.trial.runner.modules import warm_heap
+warm_heap(128 << 20)
+print(torch.empty(16 << 20, dtype=torch.uint8).unique().tolist())
+"""
+
+
+def test_the_heap_of_a_module_begins_as_nonsense() -> None:
+    """What a module does not write of a new tensor is not zero."""
+    environment = os.environ | python_process.environment("cpu", alone=False, threads=1)
+    shown = subprocess.run([sys.executable, "-c", FRESH], env=environment, capture_output=True, text=True, check=True).stdout
+    assert ast.literal_eval(shown) in [[poison] for poison in POISONS]

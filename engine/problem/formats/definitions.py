@@ -22,7 +22,7 @@ from engine.problem import reference_code
 from engine.problem.formats import axis_expressions, input_code
 from engine.problem.formats.axis_expressions import ExpressionError
 from engine.problem.formats.definition_json import AxisJson, DefinitionJson, InputJson, TensorJson, WorkloadJson
-from engine.problem.formats.documents import shown
+from engine.problem.formats.documents import MOST_DIMENSIONS, shown
 from engine.problem.names import unused_name
 
 DTYPES = (
@@ -132,6 +132,8 @@ def _check_tensor(definition: Definition, place: str, name: str, tensor: TensorJ
         raise ProblemError(f"{file}: {place}.dtype: {tensor.dtype} (packed 4-bit) is not supported")
     if tensor.dtype not in DTYPES:
         raise ProblemError(f"{file}: {place}.dtype: unknown dtype {tensor.dtype[:60]!r}: use {', '.join(DTYPES)}")
+    if len(tensor.shape or ()) > MOST_DIMENSIONS:
+        raise ProblemError(f"{file}: {place}.shape: more than {MOST_DIMENSIONS} axes")
     for axis in tensor.shape or ():
         if axis not in definition.written.axes:
             known = shown(list(definition.written.axes))

@@ -21,6 +21,8 @@ from engine.problem.strict_toml import TomlError
 T = TypeVar("T")
 LARGEST = 8 << 20
 """Bytes of the largest file that is read as text."""
+MOST_DIMENSIONS = 64
+"""Of a tensor: torch has no more."""
 _DEEPEST = 32
 _MOST_LINES = 20_000
 _MOST_NODES = 200_000
@@ -82,10 +84,11 @@ class _RepeatedKeyError(Exception):
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise _RepeatedKeyError(repr(next(key for key in keys if keys.count(key) > 1))[:80])
+    found: dict[str, object] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _RepeatedKeyError(repr(key)[:80])
+        found[key] = value
     return found
 
 
@@ -111,19 +114,35 @@ def check_depth(value: object, where: str) -> None:
 
 
 class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
-    """Safe YAML without anchors: an alias is how a small file becomes a large one."""
+    """Safe YAML without anchors and tags: an alias is how a small file becomes a large one.
+
+    A number in base 60 (``1:30``) is read as text, as in YAML 1.2: a long one would take hours.
+    """
 
     nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.events.AliasEvent):
-            mark = self.peek_event().start_mark
-            raise yaml.composer.ComposerError(None, None, "aliases are not read: write the value out", mark)
+        event = self.peek_event()
+        if isinstance(event, yaml.events.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "aliases are not read: write the value out", event.start_mark)
+        if getattr(event, "tag", None) is not None:
+            raise yaml.composer.ComposerError(None, None, "tags are not read: write a plain value", event.start_mark)
         self.nodes += 1
         if self.nodes > _MOST_NODES:
-            raise yaml.composer.ComposerError(None, None, f"more than {_MOST_NODES} values", self.peek_event().start_mark)
+            raise yaml.composer.ComposerError(None, None, f"more than {_MOST_NODES} values", event.start_mark)
         node: yaml.Node | None = super().compose_node(parent, index)
         return node
+
+    def _number(self, node: yaml.ScalarNode) -> object:
+        if ":" in node.value:
+            return self.construct_scalar(node)
+        whole = node.tag == _INTEGER
+        return self.construct_yaml_int(node) if whole else self.construct_yaml_float(node)
+
+
+_INTEGER, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_PlainLoader.add_constructor(_INTEGER, _PlainLoader._number)
+_PlainLoader.add_constructor(_FLOAT, _PlainLoader._number)
 
 
 def yaml_file(path: Path, shape: type[T]) -> T:

@@ -120,13 +120,23 @@ def _texts(folder: Path, task: _Task, file: Path) -> dict[str, str]:
         stem = one.name.removesuffix(".py")
         if stem in sys.stdlib_module_names or stem in _TAKEN:
             raise ProblemError(f"{where}: would hide the module {stem}")
-        path = (folder.resolve() / one.source).resolve()
-        if Path(one.source).is_absolute() or not path.is_relative_to(root):
-            raise ProblemError(f"{where}: {one.source[:120]!r} leaves the task's repository {root}")
-        texts[one.name] = text_of(inside(root, str(path.relative_to(root)), where))
+        texts[one.name] = text_of(_source(folder.resolve(), root, one.source, where))
     if REFERENCE not in texts:
         raise ProblemError(f"{file}: files: no {REFERENCE}")
     return texts
+
+
+def _source(folder: Path, root: Path, source: str, where: str) -> Path:
+    """A Python file in the task's folder, or directly in a folder above it up to ``root``; links followed.
+
+    A task from elsewhere may lie in a home folder: it must not bring the engineer's own files into a session.
+    """
+    path = (folder / source).resolve()
+    if Path(source).is_absolute() or not path.is_relative_to(root):
+        raise ProblemError(f"{where}: {source[:120]!r} leaves the task's repository {root}")
+    if path.suffix != ".py" or not (path.is_relative_to(folder) or path.parent in folder.parents):
+        raise ProblemError(f"{where}: {source[:120]!r} is no Python file in the task's folder or directly in one above it")
+    return inside(root, str(path.relative_to(root)), where)
 
 
 def _reference(text: str, file: str) -> _Reference:

@@ -20,19 +20,23 @@ _HIGHEST = 8
 
 
 def find(folder: Path) -> Licence | None:
-    """The nearest licence, from ``folder`` upwards to its repository's root; ``None`` if there is none."""
-    for place in _upwards(folder):
-        for name in _FILES:
-            path = place / name
-            if path.is_file():
-                return _licence(path)
-    return None
+    """The nearest licence, from ``folder`` upwards to its repository's root; ``None`` if there is none.
+
+    A link that leads out of its folder is none: the first line of what it names would be shown.
+    """
+    found = next(filter(None, map(_file_in, _upwards(folder))), None)
+    return None if found is None else _licence(found)
 
 
 def repository(folder: Path) -> Path | None:
     """The root of the repository that holds ``folder``: the nearest folder upwards with ``.git`` or a licence."""
-    marks = (".git", *_FILES)
-    return next((place for place in _upwards(folder) if any((place / mark).exists() for mark in marks)), None)
+    return next((place for place in _upwards(folder) if (place / ".git").exists() or _file_in(place)), None)
+
+
+def _file_in(place: Path) -> Path | None:
+    """The licence that lies in this folder, which has no links in its path."""
+    paths = (place / name for name in _FILES)
+    return next((path for path in paths if path.is_file() and path.resolve().is_relative_to(place)), None)
 
 
 def _upwards(folder: Path) -> list[Path]:

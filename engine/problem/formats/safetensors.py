@@ -16,7 +16,7 @@ from typing import BinaryIO
 import msgspec
 
 from engine.domain.errors import ProblemError
-from engine.problem.formats.documents import shown
+from engine.problem.formats.documents import MOST_DIMENSIONS, shown
 
 LARGEST_TENSOR = 64 << 20
 _LARGEST_HEADER = 16 << 20
@@ -75,6 +75,8 @@ def _entry(file: BinaryIO, path: Path, key: str, where: str) -> tuple[_TensorEnt
         entry = msgspec.json.decode(table[key], type=_TensorEntry)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProblemError(f"{path}: not a safetensors file: its header cannot be read ({error})") from None
+    if len(entry.shape) > MOST_DIMENSIONS:
+        raise ProblemError(f"{path}: tensor {key}: {len(entry.shape)} dimensions are more than {MOST_DIMENSIONS}")
     if any(n < 0 for n in entry.shape):
         raise ProblemError(f"{path}: tensor {key}: negative shape {entry.shape}")
     return entry, _LENGTH + length, size

@@ -92,12 +92,18 @@ _LONGEST_BLOCK = 256
 
 
 def _tied(tensor: torch.Tensor, _: Random) -> torch.Tensor:
-    """Rounded to fifths of the largest magnitude: many elements are equal.
+    """Zero, or one, three or five fifths of the largest magnitude: many elements are equal.
 
-    Not to quarters or eighths: a quantisation to 127 or 128 steps would have to round halves.
+    No two have a quotient with an even divisor: a quantisation to 127, 128 or 255 steps, by the largest of each row or of all,
+    would have to round halves.
     """
     step = _largest(tensor) / 5 if tensor.numel() else tensor.new_ones(())
-    return tensor.div_(step).round_().mul_(step) if bool(step > 0) else tensor
+    if not bool(step > 0):
+        return tensor
+    for (flat,) in in_blocks(tensor):
+        flat.div_(step).round_()
+        flat.sub_(flat.sign() * (flat.remainder(2) == 0)).mul_(step)
+    return tensor
 
 
 def _largest(tensor: torch.Tensor) -> torch.Tensor:
@@ -252,14 +258,17 @@ def with_swaps(inputs: tuple[object, ...], seeds: Sequence[int]) -> tuple[object
 UP, DOWN, BY_CHANCE = 1.0, -1.0, 0.0
 
 
-def nudged(inputs: tuple[object, ...], way: float) -> tuple[object, ...]:
-    """The inputs in float64, each number moved by four units in the last place of its type, or by a random part of that."""
+def nudged(inputs: tuple[object, ...], way: float, units_of: torch.dtype | None = None) -> tuple[object, ...]:
+    """The inputs in float64, each number moved by four units in the last place of its type, or by a random part of that.
+
+    ``units_of``: the type whose units these are instead.
+    """
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
             return tensor
         wide = tensor.double()
         by = torch.full_like(wide, way) if way else torch.rand_like(wide).mul_(2).sub_(1)
-        return wide * (1 + by * 4 * float(torch.finfo(tensor.dtype).eps))
+        return wide * (1 + by * 4 * torch.finfo(units_of or tensor.dtype).eps)
 
     return map_arguments(moved, inputs)

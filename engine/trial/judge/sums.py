@@ -1,6 +1,6 @@
-"""The reference in fp32 with its sums computed in another way than the library's. Imports torch.
+"""The reference in its own precision with its sums computed in another way than the library's. Imports torch.
 
-Libraries add in a tree. A kernel's plain loop adds one element after the other, which errs more and is fp32 nevertheless
+Libraries add in a tree. A kernel's plain loop adds one element after the other, which errs more and is as precise nevertheless
 (``in_loops``). A kernel of lower precision rounds the terms that it adds (``of_tf32_terms``).
 """
 
@@ -38,22 +38,24 @@ _COLUMNS = 256
 """Loops that a CPU makes at a time: their terms stay in its caches."""
 
 
-def in_loops(call: Callable[[], Outputs]) -> Iterator[Outputs]:
-    """``call`` with each sum, mean, variance, norm or softmax adding one element after the other: forwards, backwards, and in
-    two and four lanes. Where terms are alike, what a loop errs depends on where its sum passes a power of two; where signs
-    alternate, lanes of one sign each err more. Nothing if there is no sum."""
+def in_loops(call: Callable[[], Outputs], dtype: torch.dtype = torch.float32) -> Iterator[Outputs]:
+    """``call`` with each sum, running sum, mean, variance, norm or softmax adding one element after the other: forwards,
+    backwards, and in two and four lanes. Where terms are alike, what a loop errs depends on where its sum passes a power of 2;
+    where signs alternate, lanes of one sign each err more. Nothing if there is no sum in this type."""
     orders: tuple[Order, ...] = (_in_loops, partial(_in_loops, backwards=True), partial(_in_lanes, 2), partial(_in_lanes, 4))
-    return _with_sums(call, [partial(_sum_in_order, order) for order in orders])
+    return _with_sums(call, [partial(_sum_in_order, order) for order in orders], dtype, accumulates=True)
 
 
 def of_tf32_terms(call: Callable[[], Outputs]) -> Iterator[Outputs]:
     """``call`` with the terms of each of these sums rounded to TF32. Nothing if there is no sum."""
-    return _with_sums(call, [lambda terms, dims, keepdim: round_to_tf32(terms).sum(tuple(dims), keepdim)])
+    return _with_sums(call, [lambda terms, dims, keepdim: round_to_tf32(terms).sum(tuple(dims), keepdim)], torch.float32)
 
 
-def _with_sums(call: Callable[[], Outputs], ways: Sequence[Adding]) -> Iterator[Outputs]:
+def _with_sums(
+    call: Callable[[], Outputs], ways: Sequence[Adding], dtype: torch.dtype, *, accumulates: bool = False
+) -> Iterator[Outputs]:
     for add in ways:
-        with tf32_allowed(False), (replaced := _Sums(add)):
+        with tf32_allowed(False), (replaced := _Sums(add, dtype, accumulates=accumulates)):
             outputs = call()
         if not replaced.any:
             return
@@ -61,22 +63,26 @@ def _with_sums(call: Callable[[], Outputs], ways: Sequence[Adding]) -> Iterator[
 
 
 class _Sums(TorchDispatchMode):
-    """Replaces the sums of float32. Products are left alone: libraries also accumulate them in long loops."""
+    """Replaces the sums of one type. Products are left alone: libraries also accumulate them in long loops."""
 
-    def __init__(self, add: Adding) -> None:
+    def __init__(self, add: Adding, dtype: torch.dtype, *, accumulates: bool) -> None:
+        """``accumulates``: running sums too, in order."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._add = add
+        self._add, self._dtype, self._accumulates = add, dtype, accumulates
         self.any = False
         """Whether there was one."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
-        single = all(options.get(name) in (None, torch.float32) for name in ("dtype", "output_dtype"))
-        if args and isinstance(args[0], torch.Tensor) and args[0].dtype is torch.float32 and single:
+        stays = all(options.get(name) in (None, self._dtype) for name in ("dtype", "output_dtype"))
+        if args and isinstance(args[0], torch.Tensor) and args[0].dtype is self._dtype and stays:
             if func in _SUMS:
                 return self._sum(*args)
             if func is _prims.var.default:
                 return self._variance(*args)
+            if func is _aten.cumsum.default and self._accumulates and args[0].dim():
+                self.any = True
+                return _accumulated(*args)
             if func.overloadpacket.__name__ in _CONTAIN_SUMS:
                 from torch._decomp import decomposition_table  # takes a moment to import; few verdicts get here
 
@@ -108,6 +114,11 @@ def _sum_in_order(
     return order(terms).reshape(shape)
 
 
+def _accumulated(terms: torch.Tensor, dim: int) -> torch.Tensor:
+    """Running sums, one element after the other; torch's are in float64 on a CPU, and in a tree on a GPU."""
+    return torch.from_numpy(np.add.accumulate(terms.cpu().numpy(), axis=dim)).to(terms.device)
+
+
 def _in_loops(terms: torch.Tensor, *, backwards: bool = False) -> torch.Tensor:
     if len(terms) > _LONGEST_LOOP:
         whole = len(terms) // _LONGEST_LOOP * _LONGEST_LOOP
@@ -128,7 +139,7 @@ def _in_lanes(lanes: int, terms: torch.Tensor) -> torch.Tensor:
 
 def _in_loops_of_a_cpu(terms: np.ndarray[Any, Any]) -> torch.Tensor:
     """The sum of the rows, in their order, some columns at a time. (A single column NumPy would add in a tree.)"""
-    parts = [np.zeros(0, np.float32)]
+    parts = [np.zeros(0, terms.dtype)]
     for start in range(0, terms.shape[1], _COLUMNS):
         block = np.ascontiguousarray(terms[:, start : start + _COLUMNS])
         rows = block if block.shape[1] > 1 else np.repeat(block, 2, axis=1)

@@ -69,6 +69,8 @@ _EPSILON = {torch.float64: 2.0**-50, torch.float32: 2.0**-21, torch.float16: 2.0
 
 _HALVES = (torch.float16, torch.bfloat16)
 """Rounding to these types dominates every error: fp32 arithmetic gets no larger factor than half."""
+_SUMMED = (torch.float32, torch.float64)
+"""Types of which plain loops are tried."""
 
 
 def error_limit(allowed: PrecisionClass, classes: Mapping[str, ClassErrors], dtype: torch.dtype) -> ClassErrors:
@@ -105,7 +107,7 @@ class CaseReference(Protocol):
         """The reference error in these precision classes."""
 
     def plain_sums(self) -> Iterator[ClassErrors]:
-        """The reference errors in fp32 with sums in plain loops, one order after the other."""
+        """The reference errors with sums in plain loops, one order after the other."""
 
     def tf32_sums(self) -> ClassErrors | None:
         """The reference error in fp32 with sums of terms that are rounded to TF32; ``None`` where it has none."""
@@ -200,7 +202,7 @@ class ClassPolicy:
         Perturbed inputs on which plain loops are hopeless tell nothing of a kernel that errs as much as they do.
         """
         most = HOPELESS if distribution == OWN else 1.0
-        if self.dtype is not torch.float32 or within(errors, limit) or not errors.rel_fro <= most:
+        if self.dtype not in _SUMMED or within(errors, limit) or not errors.rel_fro <= most:
             return limit
         for plain in map(_twice, case_reference.plain_sums()):
             if plain.rel_fro <= HOPELESS or distribution != OWN:

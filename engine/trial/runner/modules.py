@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import secrets
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ from engine.problem.source_module import source_module
 from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel
 from engine.trial.runner.calls import LentOperands, OutputError, Send, Timed, checked_output, rotated
 from engine.trial.shared.argument_codec import decode_call, decode_value
+from engine.trial.shared.layout import POISONS
 
 if TYPE_CHECKING:
     from engine.trial.runner.module_memory import ModuleMemory
@@ -145,10 +147,12 @@ _PIECE = 31 << 20
 
 
 def warm_heap(size: int) -> None:
-    """Fault in this many bytes of heap pages, more than a module will allocate at a time on the CPU.
+    """Fault in this many bytes of heap pages, more than a module will allocate at a time on the CPU, and fill them with poison.
 
-    Otherwise eager PyTorch pays for fresh pages in some calls only (0.5 or 1.9 ms for an 8 MB softmax): too easy to beat.
+    Otherwise eager PyTorch pays for fresh pages in some calls only (0.5 or 1.9 ms for an 8 MB softmax): too easy to beat. Fresh
+    pages are also zero: a module that leaves a part of its output unwritten would be right wherever zeros are.
     """
+    fill = secrets.choice(POISONS)
     libc = ctypes.CDLL(None)
     libc.malloc.restype = ctypes.c_void_p
     libc.malloc.argtypes = [ctypes.c_size_t]
@@ -156,7 +160,7 @@ def warm_heap(size: int) -> None:
     pieces = [libc.malloc(_PIECE) for _ in range(size // _PIECE + 1)]
     taken = [piece for piece in pieces if piece]
     for piece in taken:
-        ctypes.memset(piece, 0, _PIECE)
+        ctypes.memset(piece, fill, _PIECE)
     for piece in taken:
         libc.free(piece)
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 Mark = list[Any]
 _WIDEST = 2**63
+_DEEPEST = 64
+"""Levels of lists and dictionaries within each other."""
 
 
 def encode_call(inputs: Sequence[Any]) -> list[Mark]:
@@ -41,14 +44,17 @@ def decode_value(mark: Mark) -> Any:
     return _put(mark, iter(()))
 
 
-def _marked(value: Any, tensor: Callable[[torch.Tensor], Mark]) -> Mark:
+def _marked(value: Any, tensor: Callable[[torch.Tensor], Mark], depth: int = 0) -> Mark:
+    if depth > _DEEPEST:
+        raise TypeError(f"a value that is nested deeper than {_DEEPEST} levels")
+    inner = partial(_marked, tensor=tensor, depth=depth + 1)
     match value:
         case torch.Tensor():
             return tensor(value)
         case list() | tuple():
-            return ["list" if isinstance(value, list) else "tuple", [_marked(item, tensor) for item in value]]
+            return ["list" if isinstance(value, list) else "tuple", [inner(item) for item in value]]
         case Mapping():
-            return ["dict", [[_marked(key, tensor), _marked(item, tensor)] for key, item in value.items()]]
+            return ["dict", [[inner(key), inner(item)] for key, item in value.items()]]
         case torch.dtype():
             return ["dtype", str(value).removeprefix("torch.")]
         case torch.device():
