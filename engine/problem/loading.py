@@ -56,7 +56,7 @@ class LoadedReference:
         self._workload = workload
         self.tree = reference_code.parse(problem.reference, self.file)
         reference_code.check_entry_points(self.tree, self.file)
-        tree = reference_code.with_settings(self.tree, workload.settings)
+        tree = reference_code.without_type_checks(reference_code.with_settings(self.tree, workload.settings))
         if not torch.cuda.is_available():
             # Some references name the device that they are written for; here it is the CPU.
             tree = reference_code.with_device(tree, "cpu")
@@ -183,9 +183,9 @@ class LoadedReference:
             )
         if isinstance(error, StepTooLong):
             return f"{where}: {doing} with workload {self._workload.name} {reason}: choose a smaller workload"
-        remedy = "install it, or copy the code into the file" if isinstance(error, ImportError) else ""
-        remedy = remedy or "correct the reference or the workload's settings"
-        return f"{where}: {doing} with workload {self._workload.name} raised {type(error).__name__}: {reason}: {remedy}"
+        remedy = _remedy(error, reason)
+        raised = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+        return f"{where}: {doing} with workload {self._workload.name} raised {raised}: {remedy}"
 
     def _line(self, error: BaseException) -> str:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == self.file]
@@ -215,6 +215,16 @@ class LoadedReference:
         except (TypeError, ValueError):
             return False
         return True
+
+
+def _remedy(error: BaseException, reason: str) -> str:
+    if isinstance(error, ImportError):
+        return "install it, or copy the code into the file"
+    if "does not require grad" in reason:
+        return "forward is called without gradients; compute them in it, under torch.enable_grad()"
+    if "Torch not compiled with CUDA enabled" in reason or "no NVIDIA driver" in reason or "0 active drivers" in reason:
+        return "it needs a GPU: run it on a machine with one"
+    return "correct the reference or the workload's settings"
 
 
 def plain_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
