@@ -28,7 +28,7 @@ from engine.problem import reference_code
 from engine.problem.attachments import Attachments
 from engine.problem.cleared_memory import ClearedMemory
 from engine.problem.reference_step import StepTooLong, one_step
-from engine.problem.values import contiguous, map_arguments
+from engine.problem.values import contiguous, kind_without_strides, map_arguments, tensors
 
 Made = TypeVar("Made")
 
@@ -89,6 +89,9 @@ class LoadedReference:
                 raise ProblemError(
                     f"{self.file}: get_inputs() returns a {type(given).__name__}: return the list of forward's arguments"
                 )
+            for tensor in tensors(tuple(given)):
+                if kind := kind_without_strides(tensor):
+                    raise ProblemError(f"{self.file}: get_inputs() returns a {kind} tensor: only dense tensors are supported")
             return map_arguments(lambda t: contiguous(t.to(device)), tuple(given))
 
     def make_model(self, device: torch.device, *, there: bool = False) -> nn.Module:
