@@ -49,7 +49,8 @@ class FormatExport:
         if found is None or found.name not in names:
             came = found.name if found is not None else "KernelBench's format"
             raise ProblemError(
-                f"problem {self.problem.name} came in {came}: only one of {' or '.join(names)} can be written so"
+                f"problem {self.problem.name} came in {came}: only kernels of {' or '.join(names)} problems can be written so; "
+                "use --format module"
             )
         return found
 

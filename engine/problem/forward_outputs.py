@@ -30,7 +30,11 @@ class ForwardOutputs:
         """
         found = tuple(output_tensors(returned, device))
         if not found:
-            raise ProblemError(f"{self._file}: forward returns no tensor: there is nothing to compare")
+            raise ProblemError(
+                f"{self._file}: forward returns no tensor: return what it computes, also if it writes it to an input"
+            )
+        if not any(tensor.numel() for tensor in found):
+            raise ProblemError(f"{self._file}: forward's outputs have no elements: choose sizes above zero")
         self._check(found, rows)
         shared = {storage(t) for t in (*tensors(list(given)), *(t for _, _, t in model_tensors(model)))}
         self.lent |= {index for index, tensor in enumerate(found) if storage(tensor) in shared}

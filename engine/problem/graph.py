@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from engine.domain.model import Role
 from engine.problem.graph_ir import Argument, ConstantTable, Graph, Node, Ref, Scalar, TensorType, Unsupported
 from engine.problem.loading import LoadedReference, plain_tensors
+from engine.problem.out_arguments import OutArguments
 from engine.problem.randomness import seeded
 from engine.problem.recurrences import TracingLimits, TracingStopped
 from engine.problem.reference import Reference
@@ -172,6 +173,7 @@ def _functionalized(
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(limits)
+        stack.enter_context(OutArguments())
         for _ in range(MAX_PASSES):
             traced = make_fx(functionalize(module), decomposition_table=table, tracing_mode="fake")(*tensors)
             module = traced

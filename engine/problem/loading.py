@@ -26,7 +26,7 @@ from engine.problem.attachments import Attachments
 from engine.problem.cleared_memory import ClearedMemory
 from engine.problem.reference_step import StepTooLong, one_step
 from engine.problem.source_module import source_module
-from engine.problem.values import contiguous, map_arguments
+from engine.problem.values import contiguous, kind_without_strides, map_arguments, tensors
 
 Made = TypeVar("Made")
 
@@ -54,7 +54,7 @@ class LoadedReference:
         self._workload = workload
         self.tree = reference_code.parse(problem.reference, self.file)
         reference_code.check_entry_points(self.tree, self.file)
-        tree = reference_code.with_settings(self.tree, workload.settings)
+        tree = reference_code.without_type_checks(reference_code.with_settings(self.tree, workload.settings))
         if not torch.cuda.is_available():
             # Some references name the device that they are written for; here it is the CPU.
             tree = reference_code.with_device(tree, "cpu")
@@ -82,6 +82,9 @@ class LoadedReference:
                 raise ProblemError(
                     f"{self.file}: get_inputs() returns a {type(given).__name__}: return the list of forward's arguments"
                 )
+            for tensor in tensors(tuple(given)):
+                if kind := kind_without_strides(tensor):
+                    raise ProblemError(f"{self.file}: get_inputs() returns a {kind} tensor: only dense tensors are supported")
             return map_arguments(lambda t: contiguous(t.to(device)), tuple(given))
 
     def make_model(self, device: torch.device, *, there: bool = False) -> nn.Module:
@@ -176,9 +179,9 @@ class LoadedReference:
             )
         if isinstance(error, StepTooLong):
             return f"{where}: {doing} with workload {self._workload.name} {reason}: choose a smaller workload"
-        remedy = "install it, or copy the code into the file" if isinstance(error, ImportError) else ""
-        remedy = remedy or "correct the reference or the workload's settings"
-        return f"{where}: {doing} with workload {self._workload.name} raised {type(error).__name__}: {reason}: {remedy}"
+        remedy = _remedy(error, reason)
+        raised = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+        return f"{where}: {doing} with workload {self._workload.name} raised {raised}: {remedy}"
 
     def _line(self, error: BaseException) -> str:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == self.file]
@@ -208,6 +211,16 @@ class LoadedReference:
         except (TypeError, ValueError):
             return False
         return True
+
+
+def _remedy(error: BaseException, reason: str) -> str:
+    if isinstance(error, ImportError):
+        return "install it, or copy the code into the file"
+    if "does not require grad" in reason:
+        return "forward is called without gradients; compute them in it, under torch.enable_grad()"
+    if "Torch not compiled with CUDA enabled" in reason or "no NVIDIA driver" in reason or "0 active drivers" in reason:
+        return "it needs a GPU: run it on a machine with one"
+    return "correct the reference or the workload's settings"
 
 
 def plain_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:

@@ -345,7 +345,7 @@ class Reference:
                 with allocated, counter:
                     returned = model(*inputs)
                 outputs = tuple(output_tensors(returned, self.device))
-                if not outputs:
+                if not any(output.numel() for output in outputs):
                     return None  # running it says so
                 memory = ForwardMemory(allocated.peak, exact_bytes(model, inputs, allocated.peak))
                 return _Trace(state, inputs, outputs, counter, memory)

@@ -141,7 +141,7 @@ def with_settings(tree: ast.Module, settings: Mapping[str, Number]) -> ast.Modul
 
 
 class _OnDevice(ast.NodeTransformer):
-    """Replaces the device's name where it is written as a literal."""
+    """Replaces the device where it is written as a literal, or as a call of ``cuda()``."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -152,8 +152,43 @@ class _OnDevice(ast.NodeTransformer):
             return ast.copy_location(ast.Constant(self._device), node)
         return node
 
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """See ``NodeTransformer``."""
+        self.generic_visit(node)
+        match node:
+            case ast.Call(func=ast.Attribute(value=value, attr="cuda")):
+                method = ast.Attribute(value, "to", ast.Load())
+                moved = ast.Call(method, [ast.Constant(self._device)], [])
+                return ast.fix_missing_locations(ast.copy_location(moved, node))
+        return node
+
 
 def with_device(tree: ast.Module, device: str) -> ast.Module:
-    """The module with every literal ``"cuda"`` and ``"cuda:0"`` replaced by ``device``."""
+    """The module with every literal ``"cuda"`` and ``"cuda:0"`` replaced, and ``x.cuda()`` by ``x.to(device)``."""
     replaced: ast.Module = _OnDevice(device).visit(tree)
     return replaced
+
+
+class _TypeChecks(ast.NodeTransformer):
+    """Removes statements that only raise because of a tensor's type."""
+
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        """See ``NodeTransformer``."""
+        return ast.copy_location(ast.Pass(), node) if _reads_dtype(node.test) else node
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        """See ``NodeTransformer``."""
+        match node:
+            case ast.If(body=[ast.Raise()], orelse=[]) if _reads_dtype(node.test):
+                return ast.copy_location(ast.Pass(), node)
+        return self.generic_visit(node)
+
+
+def without_type_checks(tree: ast.Module) -> ast.Module:
+    """The module without ``assert x.dtype == …``, nor ``if x.dtype != …: raise``, which no run in float64 could pass."""
+    checked: ast.Module = _TypeChecks().visit(tree)
+    return checked
+
+
+def _reads_dtype(test: ast.expr) -> bool:
+    return any(isinstance(node, ast.Attribute) and node.attr == "dtype" for node in ast.walk(test))

@@ -78,6 +78,17 @@ def fill_memory(x: Tensor) -> Tensor:
     return y
 
 
+def with_places(x: Tensor) -> tuple[Tensor, ...]:
+    """LeetGPU's references write so."""
+    product, sums, highest = x.new_zeros(4, 8, 8), x.new_empty(2, 4, 6), x.new_empty(2, 8, 6)
+    where = torch.zeros(2, 8, 6, dtype=torch.int64)
+    torch.matmul(x[0], x[1].transpose(-1, -2), out=product)
+    torch.sum(x, 2, out=sums)
+    torch.max(x, dim=1, out=(highest, where))
+    torch.softmax(x[0], 0, out=x[1])
+    return product, sums, highest, where, x + 1
+
+
 def rotary(x: Tensor) -> Tensor:
     place = torch.arange(x.shape[-2], dtype=x.dtype)
     angle = torch.outer(place, 1.0 / 100 ** (torch.arange(0, 6, 2, dtype=x.dtype) / 6))
@@ -114,6 +125,7 @@ LAYERS: dict[tuple[int, ...], Sequence[nn.Module]] = {
 }  # fmt: skip
 
 FUNCTIONS: dict[str, Callable[[Tensor], object]] = {
+    "out arguments": lambda x: with_places(x.clone()),
     "attention": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
     "attention by hand": lambda x: (x @ x.transpose(-1, -2) / 6**0.5).softmax(-1) @ x,
     "logsumexp": lambda x: torch.logsumexp(x, 1),
@@ -292,7 +304,19 @@ with torch.random.fork_rng():
     torch.manual_seed(0)
     MAKERS = dict(makers())
 
-SAMPLE = ("shipped", "half", "bfloat16", "foreign transformer", "GRU", "topk", "rounding", "integers", "functions", "constant")
+SAMPLE = (
+    "shipped",
+    "half",
+    "bfloat16",
+    "foreign transformer",
+    "GRU",
+    "topk",
+    "rounding",
+    "integers",
+    "functions",
+    "constant",
+    "out arguments",
+)
 """All operand types and helper functions are among them."""
 USUAL = {name for place, name in enumerate(MAKERS) if place % 8 == 0 or name.startswith(SAMPLE)}
 """Compiled by default; CI compiles all."""

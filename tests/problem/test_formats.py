@@ -469,6 +469,23 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ('{"torch.float32": {atol: 1.0e-5, rtol: 2.0e-5}}', "atol 1e-05, rtol 2e-05"),
+        ("{torch.float32: 1.0e-3, torch.bfloat16: 0.1}", "atol 0.001, rtol 0.001"),
+        ("{bfloat16: 0.1, int8: 0.0}", "atol 0.1, rtol 0.1"),
+    ],
+)
+def test_a_tolerance_of_kernelbench_hard_has_two_forms(tmp_path: Path, written: str, text: str) -> None:
+    """Its softmax was refused; of several tolerances with names like torch.float32 the loosest counted."""
+    (tmp_path / "reference.py").write_text(HARD)
+    (tmp_path / "problem.yaml").write_text(f"name: plus\nprecision: fp32\ntolerance: {written}\n")
+    found = catalog.find(str(tmp_path)).origin_format
+    assert found is not None
+    assert {t.text for t in found.tolerances.values()} == {text}
+
+
 def test_kernelbench_hard_has_a_workload_for_each_shape(tmp_path: Path) -> None:
     (tmp_path / "reference.py").write_text(HARD)
     (tmp_path / "shapes.py").write_text("H = 16\nSHAPES = [{'T': 2, 'H': H}, {'T': 32, 'H': H}]\n")

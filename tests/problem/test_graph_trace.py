@@ -78,9 +78,23 @@ class InPlace(nn.Module):
         return F.cosine_similarity(y, x)
 
 
+class Placed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        product = torch.empty(4, 4)
+        torch.matmul(x, x.t(), out=product)
+        return product
+
+
 @pytest.mark.parametrize(
     "model",
-    [InPlace(), nn.GRU(3, 4), nn.BatchNorm1d(3), nn.RMSNorm(3), nn.TransformerEncoderLayer(3, 1, 4, dropout=0.0).eval()],
+    [
+        InPlace(),
+        Placed(),
+        nn.GRU(3, 4),
+        nn.BatchNorm1d(3),
+        nn.RMSNorm(3),
+        nn.TransformerEncoderLayer(3, 1, 4, dropout=0.0).eval(),
+    ],
     ids=lambda m: type(m).__name__,
 )
 def test_nothing_is_changed_in_place(model: nn.Module) -> None:

@@ -266,12 +266,11 @@ def test_casts_inside_the_forward_do_not_narrow_the_float64_run(tmp_path: Path) 
 
 
 def test_float32_replaces_a_failing_float64_with_a_note(tmp_path: Path) -> None:
-    body = "if x.dtype == torch.float64:\n            raise TypeError('no double here')\n        return x * 2"
-    reference = made(tmp_path, HEAD + MODEL.replace("return x * 2", body) + INPUTS + INIT)
+    reference = made(tmp_path, HEAD + MODEL.replace("x * 2", "x * {torch.float32: 2}[x.dtype]") + INPUTS + INIT)
     exact = reference.exact(reference.model(0), reference.inputs(0))
     assert exact.outputs[0].dtype == torch.float32
     assert exact.note.startswith("compared with float32")
-    assert "no double here" in exact.note
+    assert "KeyError" in exact.note
 
 
 def test_precision_can_be_lowered_on_copies() -> None:
@@ -448,3 +447,78 @@ def test_numbers_drawn_into_such_memory_are_kept(tmp_path: Path) -> None:
     inputs = "def get_inputs():\n    return [torch.empty(dim).uniform_(1, 2)]\n"
     (x,) = made(tmp_path, HEAD + MODEL + inputs + INIT).inputs(0)
     assert (x >= 1).all()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        "torch.randn(dim).cuda()",
+        "torch.randn(dim).cuda(non_blocking=True).half()",
+        "torch.randn(dim).cuda(0)",
+        'torch.randn(dim, device="cuda:0")',
+        "nn.Identity().cuda()(torch.randn(dim))",
+    ],
+)
+def test_a_reference_written_for_a_gpu_runs_on_a_cpu(tmp_path: Path, inputs: str) -> None:
+    """KernelBench's own example calls ``.cuda()`` in ``get_inputs``: it was refused on a CPU, unlike ``device="cuda"``."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    reference = made(tmp_path, HEAD + MODEL + f"def get_inputs():\n    return [{inputs}]\n" + INIT)
+    (x,) = reference.inputs(0)
+    assert isinstance(x, torch.Tensor)
+    assert x.device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "assert x.dtype == torch.float16",
+        "assert x.shape == (dim,) and x.dtype is torch.float16, 'half only'",
+        "if x.dtype != torch.float16: raise TypeError('half only')",
+        "if x.dim() == 1:\n            assert x.dtype == torch.float16",
+    ],
+)
+def test_a_reference_that_checks_the_type_of_its_inputs_has_a_float64_output(tmp_path: Path, check: str) -> None:
+    """LeetGPU's references do. None passes in float64: one for float32 was compared with itself, others were refused."""
+    model = MODEL.replace("        return x * 2", f"        {check}\n        return x * 2")
+    reference = made(tmp_path, HEAD + model + INPUTS.replace("(dim)", "(dim).half()") + INIT)
+    exact = reference.exact(reference.model(0), reference.inputs(0))
+    assert exact.note == ""
+    assert exact.outputs[0].dtype == torch.float64
+
+
+def test_other_checks_of_a_reference_are_kept(tmp_path: Path) -> None:
+    model = MODEL.replace("        return x * 2", "        assert x.dim() == 2\n        return x * 2")
+    with pytest.raises(ProblemError, match=r"made.py, line 6: forward\(\) with workload full raised AssertionError: correct"):
+        made(tmp_path, HEAD + model + INPUTS + INIT).signature()
+
+
+def test_outputs_without_elements_are_refused(tmp_path: Path) -> None:
+    """They were "not verifiable: a trivial model passes the correctness check", after a calibration."""
+    with pytest.raises(ProblemError, match=r"made\.py: forward's outputs have no elements: choose sizes above zero"):
+        made(tmp_path, HEAD.replace("dim = 4", "dim = 0") + MODEL + INPUTS + INIT).signature()
+
+
+@pytest.mark.parametrize(
+    ("forward", "words"),
+    [
+        (
+            "torch.autograd.grad(x.sum(), x)[0]",
+            "forward is called without gradients; compute them in it, under torch.enable_grad",
+        ),
+        ("torch.cuda.current_stream() and x", "it needs a GPU: run it on a machine with one"),
+    ],
+)
+def test_an_error_says_what_the_judge_lacks(tmp_path: Path, forward: str, words: str) -> None:
+    if torch.cuda.is_available() and "GPU" in words:
+        pytest.skip("there is a GPU here")
+    with pytest.raises(ProblemError, match=words):
+        made(
+            tmp_path, HEAD + MODEL.replace("x * 2", forward) + INPUTS.replace("(dim)", "(dim, requires_grad=True)") + INIT
+        ).signature()
+
+
+def test_a_sparse_input_is_refused_as_what_it_is(tmp_path: Path) -> None:
+    """It was a NotImplementedError of aten::equal "in forward()"."""
+    with pytest.raises(ProblemError, match=r"made\.py: get_inputs\(\) returns a sparse tensor: only dense tensors"):
+        made(tmp_path, HEAD + MODEL + INPUTS.replace("torch.randn(dim)", "torch.eye(dim).to_sparse()") + INIT).signature()

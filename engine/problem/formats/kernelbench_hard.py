@@ -1,7 +1,7 @@
 """KernelBench-Hard: a KernelBench ``reference.py`` with ``shapes.py`` (SHAPES: what a shape sets) and ``problem.yaml``.
 
-https://github.com/Infatoshi/kernelbench.com. ``problem.yaml`` has a tolerance by the output's dtype. A shape's ``batch`` sets
-the reference's ``batch`` or ``BATCH``.
+https://github.com/Infatoshi/kernelbench.com. ``problem.yaml`` has a tolerance by the output's dtype (``float32`` or
+``torch.float32``): a number, or atol and rtol. A shape's ``batch`` sets the reference's ``batch`` or ``BATCH``.
 """
 
 from __future__ import annotations
@@ -31,11 +31,18 @@ class _Devices(msgspec.Struct, frozen=True):
     world_size: int = 1
 
 
+class _Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tolerance whose parts differ."""
+
+    atol: float = 0.0
+    rtol: float = 0.0
+
+
 class _ProblemYaml(msgspec.Struct, frozen=True):
     name: str = ""
     display_name: str = ""
     precision: str = ""
-    tolerance: dict[str, float] = {}
+    tolerance: dict[str, float | _Limits] = {}
     hardware: list[str] = []
 
 
@@ -93,5 +100,9 @@ def _tolerances(written: _ProblemYaml, names: tuple[str, ...]) -> dict[str, Form
     if not written.tolerance:
         return {}
     dtype = _DTYPES.get(written.precision, written.precision)
-    allowed = written.tolerance.get(dtype, max(written.tolerance.values()))
-    return dict.fromkeys(names, FormatTolerance(allowed, allowed))
+    given = {
+        name.removeprefix("torch."): one if isinstance(one, _Limits) else _Limits(one, one)
+        for name, one in written.tolerance.items()
+    }
+    allowed = given.get(dtype) or max(given.values(), key=lambda one: (one.atol, one.rtol))
+    return dict.fromkeys(names, FormatTolerance(allowed.atol, allowed.rtol))

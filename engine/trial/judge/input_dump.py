@@ -37,7 +37,7 @@ def construction_arguments(reference: Reference, seed: int) -> tuple[Any, Any]:
     try:
         return encode_value(list(construction.positional)), encode_value(dict(construction.named))
     except TypeError as error:
-        raise ProblemError(f"{reference.problem.name}: cannot pass an argument of Model to another process: {error}") from error
+        raise _cannot_pass(reference, "get_init_inputs", error) from error
 
 
 def call_template(reference: Reference, arguments: tuple[object, ...]) -> list[Any]:
@@ -45,6 +45,11 @@ def call_template(reference: Reference, arguments: tuple[object, ...]) -> list[A
     try:
         return encode_call(arguments)
     except TypeError as error:
-        raise ProblemError(
-            f"{reference.problem.name}: cannot pass an argument of forward to another process: {error}"
-        ) from error
+        raise _cannot_pass(reference, "get_inputs", error) from error
+
+
+def _cannot_pass(reference: Reference, function: str, error: TypeError) -> ProblemError:
+    return ProblemError(
+        f"{reference.problem.name}: {function}() returns {error}, which cannot be passed to a kernel's process: return "
+        "tensors, numbers, strings, torch dtypes and devices, None, and lists, tuples and dictionaries of these"
+    )

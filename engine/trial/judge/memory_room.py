@@ -15,6 +15,7 @@ from engine.domain.memory_plan import (
     MOST_SLICES,
     MemoryNeeds,
     MemoryRoom,
+    TooLarge,
     TrialProcesses,
     WorkloadMemory,
     is_short_of_memory,
@@ -92,11 +93,13 @@ def plans_for(
 ) -> WorkloadMemory:
     """The needs of a reference's workload, and the plans that fit now.
 
-    Where memory is short and the reference ``runs``, it is called to see whether float64 can be computed in slices of its rows.
+    Where memory is short and the reference ``runs``, it is called to see whether float64 can be computed in slices of its rows;
+    not where nothing would fit then either: the call itself could use up the machine's memory.
     """
     needs, room = needs_of(reference), room_on(device, limit)
     found = plans(needs, room, processes)
-    if runs and is_short_of_memory(found):
+    at_best = plans(replace(needs, rows=MOST_SLICES), room, processes)
+    if runs and is_short_of_memory(found) and not isinstance(at_best, TooLarge):
         found = plans(replace(needs, rows=independent_rows(reference)), room, processes)
     return WorkloadMemory(reference.workload.name, needs, room, found)
 
