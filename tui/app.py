@@ -145,8 +145,6 @@ class EspalierApp(TerminalApp):
                 self._resume(saved)
             case ("replay" | "follow" as mode, Path() as folder):
                 self._open_folder(folder, OpenMode(mode))
-            case _:
-                pass
 
     @on(HomeScreen.OpenRequested)
     def _open_requested(self, event: HomeScreen.OpenRequested) -> None:
@@ -216,8 +214,6 @@ class EspalierApp(TerminalApp):
                 self.notify(str(outcome), severity="error", markup=False, timeout=15)
                 if folder is not None:
                     self._watch(folder, OpenMode.FOLLOW)
-            case None:
-                pass
 
     async def _ask_trust(self, asked: TrustQuestion, title: str, opening: OpenBridge, folder: Path | None) -> None:
         """Ask whether this may run here, then open it, replay it, or do nothing. A fork is not made a second time."""
@@ -341,17 +337,15 @@ class EspalierApp(TerminalApp):
     async def _ask_to_quit(self) -> None:
         from tui.screens.dialogs import Confirm, Dialog
 
-        running = self._search
         if any(isinstance(screen, Dialog) and screen.typed() for screen in self.screen_stack):
             words = "What you typed here is kept nowhere else."
             if not await self.push_screen_wait(Confirm("Quit and discard unsaved changes?", words, "Quit", "Stay")):
                 return
-        if running is not None and running.in_hand:
-            from tui.viewmodel.stages import works_words
+        if (running := self._search) is not None and running.in_hand:
+            from tui.viewmodel.farewell import under_way
 
-            under_way = works_words(sorted(running.in_hand, key=str))
-            words = f"Running: {under_way}.\n\n`espalier open {running.shell_name}` resumes the session and repeats this work."
-            if not await self.push_screen_wait(Confirm("Quit while the search is running?", words, "Quit", "Stay")):
+            title, words = "Quit while the search is running?", under_way(running.in_hand, running.shell_name)
+            if not await self.push_screen_wait(Confirm(title, words, "Quit", "Stay")):
                 return
         await self._leave()
 

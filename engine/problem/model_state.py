@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from engine.problem.values import equal_values
+from engine.domain.errors import ProblemError
+from engine.problem.values import equal_values, map_arguments
+
+Arguments = tuple[object, ...]
+Call = Callable[[Arguments], Sequence[Tensor]]
+
+_APART = 1e-2
+"""Outputs that differ by more than this share of the largest element do not differ by rounding alone."""
 
 
 class ModelState:
@@ -31,6 +39,21 @@ class ModelState:
         moved = any(_replaced_names(place, before) for place, before in self._places)
         return moved or not all(equal_values(tensor, copy) for tensor, copy in self._values)
 
+    def check_counters(self, file: str, inputs: Arguments, outputs: Sequence[Tensor], call: Call) -> None:
+        """Raises ProblemError if the forward that returned ``outputs`` counts its calls, and the next ``call`` shows it.
+
+        Tensors are restored between calls, and numbers are not: a kernel's process could not restore its own.
+        """
+        counted = [name for place, before in self._places for name in _changed_numbers(place, before)]
+        if not counted:
+            return
+        self.restore()
+        if any(map(_apart, outputs, call(map_arguments(lambda t: t.clone(), inputs)))):
+            raise ProblemError(
+                f"{file}: forward changes self.{counted[0]}, and two calls on the same inputs differ: no kernel can match it, "
+                "remove the counter"
+            )
+
     def restore(self) -> None:
         """Restore every tensor and its values; remove added ones."""
         for place, before in self._places:
@@ -48,3 +71,18 @@ def _replaced_names(place: dict[str, Any], before: dict[str, Any]) -> list[str]:
     known = dict.fromkeys((*before, *place))
     pairs = ((name, before.get(name), place.get(name)) for name in known)
     return [name for name, old, new in pairs if old is not new and (isinstance(old, Tensor) or isinstance(new, Tensor))]
+
+
+def _changed_numbers(place: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    """Names of attributes that held another number before."""
+    kept = [(name, before.get(name), value) for name, value in place.items()]
+    return [name for name, old, new in kept if isinstance(new, int | float) and isinstance(old, int | float) and old != new]
+
+
+def _apart(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or not one.numel():
+        return one.shape != other.shape
+    if not (one.is_floating_point() or one.is_complex()):
+        return not torch.equal(one, other)
+    room = _APART * float(torch.nan_to_num(other.abs().float()).amax())
+    return not torch.allclose(one, other, rtol=0.0, atol=room, equal_nan=True)

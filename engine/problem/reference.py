@@ -187,23 +187,25 @@ class Reference:
         """
         device = device or self.device
         effects = self._side_effects
-        probing = effects is None
         with torch.no_grad(), ExitStack() as stack, self._loaded.explain_errors("forward()", device):
             if effects is None or effects.draws_random:
                 stack.enter_context(seeded(seed, device))
-            copied = effects is None or effects.changes_inputs
-            given = map_arguments(lambda t: t.clone(), inputs) if copied else inputs
+            given = map_arguments(lambda t: t.clone(), inputs) if effects is None or effects.changes_inputs else inputs
             state = ModelState(model) if effects is None or effects.changes_state else None
             if state is not None:
                 stack.callback(state.restore)
-            before = fingerprint(device) if probing else ()
+            before = fingerprint(device) if effects is None else ()
             outputs = self._outputs.collect(model(*given), model, given, device, rows)
-            if probing and state is not None:
+            if effects is None and state is not None:
                 self._side_effects = SideEffects(
                     changes_inputs=not all(map(equal_values, tensors(list(inputs)), tensors(list(given)))),
                     changes_state=state.changed(),
                     draws_random=fingerprint(device) != before,
                 )
+                if not self._side_effects.draws_random:
+                    state.check_counters(
+                        self._loaded.file, inputs, outputs, lambda x: self._outputs.collect(model(*x), model, x, device, rows)
+                    )
             return outputs
 
     def construction(self, seed: int) -> Construction:

@@ -522,3 +522,30 @@ def test_a_sparse_input_is_refused_as_what_it_is(tmp_path: Path) -> None:
     """It was a NotImplementedError of aten::equal "in forward()"."""
     with pytest.raises(ProblemError, match=r"made\.py: get_inputs\(\) returns a sparse tensor: only dense tensors"):
         made(tmp_path, HEAD + MODEL + INPUTS.replace("torch.randn(dim)", "torch.eye(dim).to_sparse()") + INIT).signature()
+
+
+COUNTS = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 2
+    def forward(self, x):
+        self.calls += 1
+        return x * {factor}
+def get_inputs(): return [torch.rand(4, 8)]
+def get_init_inputs(): return []
+"""
+
+
+@pytest.mark.parametrize("factor", ["self.calls", "self.calls % 2"])
+def test_a_forward_whose_outputs_depend_on_its_count_of_calls_is_refused(tmp_path: Path, factor: str) -> None:
+    found = made(tmp_path, COUNTS.format(factor=factor))
+    with pytest.raises(ProblemError, match=r"forward changes self.calls, and two calls on the same inputs differ"):
+        found.call(found.model(0), found.inputs(0))
+
+
+def test_a_forward_may_count_its_calls(tmp_path: Path) -> None:
+    found = made(tmp_path, COUNTS.format(factor="2"))
+    inputs = found.inputs(0)
+    assert torch.equal(found.call(found.model(0), inputs)[0], inputs[0] * 2)

@@ -1,13 +1,23 @@
-"""The line that the shell shows after the terminal UI: what was best, what waits, and how to go on."""
+"""Words on leaving: what still runs, and the line that the shell shows after the terminal UI."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from engine.domain import queries
 from engine.domain.state import SessionState
+from engine.domain.work_key import WorkKey
 from tui.viewmodel import kernels
 from tui.viewmodel.fmt import counted
 from tui.viewmodel.heading import without_incumbent
 from tui.viewmodel.ideas import awaiting_approval
+from tui.viewmodel.stages import works_words
+
+
+def under_way(works: Collection[WorkKey], shell_name: str) -> str:
+    """What is running, and what becomes of it. ``shell_name``: the session as an argument of ``espalier``."""
+    words = works_words(sorted(works, key=str))
+    return f"Running: {words}.\n\n`espalier open {shell_name}` resumes the session and repeats this work."
 
 
 def farewell(state: SessionState, shell_name: str) -> str:
