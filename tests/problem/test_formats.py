@@ -475,6 +475,7 @@ def get_init_inputs():
         ('{"torch.float32": {atol: 1.0e-5, rtol: 2.0e-5}}', "atol 1e-05, rtol 2e-05"),
         ("{torch.float32: 1.0e-3, torch.bfloat16: 0.1}", "atol 0.001, rtol 0.001"),
         ("{bfloat16: 0.1, int8: 0.0}", "atol 0.1, rtol 0.1"),
+        ("{float32: 5e-2}", "atol 0.05, rtol 0.05"),
     ],
 )
 def test_a_tolerance_of_kernelbench_hard_has_two_forms(tmp_path: Path, written: str, text: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -116,7 +117,7 @@ def check_depth(value: object, where: str) -> None:
 class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
     """Safe YAML without anchors and tags: an alias is how a small file becomes a large one.
 
-    A number in base 60 (``1:30``) is read as text, as in YAML 1.2: a long one would take hours.
+    Numbers are those of YAML 1.2: ``5e-2`` is one, and a number in base 60 (``1:30``) is text. A long one would take hours.
     """
 
     nodes = 0
@@ -143,6 +144,7 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
 _INTEGER, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 _PlainLoader.add_constructor(_INTEGER, _PlainLoader._number)
 _PlainLoader.add_constructor(_FLOAT, _PlainLoader._number)
+_PlainLoader.add_implicit_resolver(_FLOAT, re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$", re.ASCII), [*"+-0123456789"])
 
 
 def yaml_file(path: Path, shape: type[T]) -> T:
