@@ -31,7 +31,7 @@ EPILOG = "\b\n" + f"{writing.GRAMMAR}\n{writing.TRITON_GRAMMAR}".replace("\n\n",
 )
 @click.option("--empty", is_flag=True, help="Write the signature and the operands only; the kernel computes nothing.")
 @o.workload_option
-@click.option("--suite", metavar="NAME", help="One kernel for all workloads of this suite.")
+@click.option("--suite", type=o.NAME, metavar="NAME", help="One kernel for all workloads of this suite.")
 @click.option("--output", "-o", type=o.PATH, metavar="FILE", help="Write to FILE. Default: standard output.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @verbosity
