@@ -369,9 +369,8 @@ from torch import nn
 
 class Model(nn.Module):
     def forward(self, x):
-        if x.dtype == torch.float64:
-            raise TypeError("no float64 here")
-        y = torch.matmul(x, x.t())
+        scale = {torch.float32: 1.0}[x.dtype]
+        y = torch.matmul(x, x.t()) * scale
         return y - y.mean()
 
 
