@@ -223,7 +223,7 @@ class EspalierApp(TerminalApp):
 
         answer = await self.push_screen_wait(TrustDialog(asked))
         session = Path(asked.path) if asked.kind is PathKind.SESSION else None
-        forked = session is not None and (folder is None or not session.samefile(folder))
+        forked = session is not None and (folder is None or session.resolve() != folder.resolve())
         again = partial(self.opener.resume, SavedSession(session)) if session is not None and forked else opening
         if answer is TrustAnswer.REPLAY and session is not None:
             self._watch(session, OpenMode.REPLAY)

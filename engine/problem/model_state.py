@@ -84,5 +84,5 @@ def _apart(one: Tensor, other: Tensor) -> bool:
         return one.shape != other.shape
     if not (one.is_floating_point() or one.is_complex()):
         return not torch.equal(one, other)
-    room = _APART * float(torch.nan_to_num(other.abs().float()).amax())
+    room = _APART * float(torch.nan_to_num(other.abs().float(), posinf=0.0).amax())
     return not torch.allclose(one, other, rtol=0.0, atol=room, equal_nan=True)

@@ -538,7 +538,7 @@ def get_init_inputs(): return []
 """
 
 
-@pytest.mark.parametrize("factor", ["self.calls", "self.calls % 2"])
+@pytest.mark.parametrize("factor", ["self.calls", "self.calls % 2", "torch.tensor([torch.inf, *[self.calls] * 7])"])
 def test_a_forward_whose_outputs_depend_on_its_count_of_calls_is_refused(tmp_path: Path, factor: str) -> None:
     found = made(tmp_path, COUNTS.format(factor=factor))
     with pytest.raises(ProblemError, match=r"forward changes self.calls, and two calls on the same inputs differ"):
