@@ -62,6 +62,10 @@ class ArenaHandle(msgspec.Struct, frozen=True):
 class Spawn(Message, frozen=True):
     """Fork a runner; its channel travels as a descriptor."""
 
+    one_queue: bool = False
+    """Whether its device context gets one work queue instead of eight: enough for calls on one stream, and made in half the
+    time."""
+
 
 class Spawned(Message, frozen=True):
     pid: int

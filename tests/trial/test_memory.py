@@ -18,7 +18,7 @@ from engine.domain.memory_plan import MemoryPlan, TrialProcesses
 from engine.domain.model import Device, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge import calibration, devices, test_bed, test_beds
+from engine.trial.judge import calibration, devices, process_pool, test_bed, test_beds
 from engine.trial.judge.known_calibrations import KnownCalibrations
 from engine.trial.judge.memory_room import needs_of
 from engine.trial.judge.perturbations import PERTURBATIONS, perturb
@@ -282,6 +282,21 @@ def test_a_kernel_gets_no_process_that_has_ended() -> None:
     """A prestarted process may have died with its host, or while its context was created."""
     device = devices.describe("cpu")
     pool = ProcessPool(catalog.find("softmax"), device, cold=True, confined=False)
-    living, ended = SimpleNamespace(alive=True), SimpleNamespace(alive=False)
+    closed: list[bool] = []
+    living, ended = (SimpleNamespace(alive=alive, one_queue=True, close=lambda: closed.append(True)) for alive in (True, False))
     pool._prestarted += [living, ended, ended]  # type: ignore[list-item]
-    assert pool.kernel() is living  # type: ignore[comparison-overlap]
+    assert pool.kernel("plan") is living  # type: ignore[comparison-overlap]
+    assert len(closed) == 2
+
+
+def test_a_kernel_with_host_code_gets_all_work_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its streams would wait for each other in a context with one queue; what was started for another contract is ended."""
+    device = devices.describe("cpu")
+    pool = ProcessPool(catalog.find("softmax"), device, cold=True, confined=False)
+    closed: list[bool] = []
+    pool._prestarted.append(SimpleNamespace(alive=True, one_queue=True, close=lambda: closed.append(True)))  # type: ignore[arg-type]
+    monkeypatch.setattr(process_pool, "RunnerClient", lambda host, **options: options)
+    for contract, one_queue in (("module", False), ("host", False), ("plan", True)):
+        for rival in (False, True):
+            assert pool.kernel(contract, rival=rival)["one_queue"] is one_queue  # type: ignore[index]
+    assert closed == [True]

@@ -130,14 +130,17 @@ class Host:
         lines = process.stderr.read()[-4000:].decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 
-    def spawn(self) -> RunnerHandle:
-        """Fork a runner. Restarts the host if a kernel has ended it. Raises SandboxError."""
+    def spawn(self, *, one_queue: bool = False) -> RunnerHandle:
+        """Fork a runner. Restarts the host if a kernel has ended it. Raises SandboxError.
+
+        ``one_queue``: its device context gets one work queue (``messages.Spawn``).
+        """
         for _ in range(2):
             self.start()
             channel, theirs = Channel.pair()
             with theirs:
                 try:
-                    reply = self._ask(Spawn(), (theirs.fileno(),))
+                    reply = self._ask(Spawn(one_queue), (theirs.fileno(),))
                 except SandboxError:
                     self.close()
                     continue

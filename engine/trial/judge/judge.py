@@ -220,7 +220,7 @@ class Judge:
         self._trials[0].bed()
         self._pool.discard_prestarted()
         found = {}
-        with self._pool.kernel() as runner:
+        with self._pool.kernel(candidate.contract) as runner:
             for place, (trial, built) in enumerate(zip(self._trials, candidate.each(), strict=True)):
                 with self._turn(trial, first=True):
                     tell = self._telling(place, say)
@@ -240,7 +240,7 @@ class Judge:
         self._pool.launch()
         self._trials[0].bed()
         self._pool.discard_prestarted()
-        with self._pool.kernel() as runner:
+        with self._pool.kernel(candidate.contract) as runner:
             for trial, built in zip(self._trials, candidate.each(), strict=True):
                 with self._turn(trial, first=True):
                     trial.check(runner, built, say)

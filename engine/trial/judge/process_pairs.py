@@ -93,7 +93,10 @@ class ProcessPairs:
         trial = self._trials[place]
         bed = trial.bed()
         self._weights.renew(bed, *judged.values())
-        rows = [{name: stack.enter_context(self._pool.kernel(rival=name == OTHER)) for name in judged} for _ in numbers]
+        rows = [
+            {name: stack.enter_context(self._pool.kernel(judged[name].contract, rival=name == OTHER)) for name in judged}
+            for _ in numbers
+        ]
         with self._turn(trial):
             for row in rows:
                 for name, runner in row.items():
@@ -114,5 +117,5 @@ class ProcessPairs:
         for name, candidate in judged.items():
             if self._weights.knows(candidate) or not self._trials[0].reference.constants:
                 continue
-            with blaming(name), self._pool.kernel(rival=name == OTHER) as runner:
+            with blaming(name), self._pool.kernel(candidate.contract, rival=name == OTHER) as runner:
                 self._trials[0].settle_weights(runner, candidate)

@@ -54,6 +54,7 @@ class ProcessPool:
         self._baseline_runners: dict[tuple[str, int], RunnerClient] = {}
         self._prestarted: list[RunnerClient] = []
         self._prestarted_unused = False
+        self._one_queue = False
         self.keeps_loads = False
         """Whether trusted runners keep what they have loaded for every workload: their test beds stay."""
         self._empty_arguments: dict[int, tuple[object, ...]] = {}
@@ -103,14 +104,20 @@ class ProcessPool:
         self._prestarted.clear()
         self._prestarted_unused = False
 
-    def kernel(self, *, rival: bool = False) -> RunnerClient:
-        """A fresh runner for a kernel: a prestarted or a new one."""
-        while not rival and self._prestarted:
-            if (started := self._prestarted.pop()).alive:
-                return started
+    def kernel(self, contract: str, *, rival: bool = False) -> RunnerClient:
+        """A fresh runner for a kernel of this contract: a prestarted or a new one."""
         if rival:
-            return RunnerClient(self._rival_host, seconds=CALL_S, party=OTHER)
-        return RunnerClient(self._candidate_host, seconds=CALL_S)
+            return RunnerClient(self._rival_host, seconds=CALL_S, party=OTHER, one_queue=_on_one_stream(contract))
+        self._one_queue = _on_one_stream(contract)
+        while self._prestarted:
+            started = self._prestarted.pop()
+            if started.alive and started.one_queue == self._one_queue:
+                return started
+            started.close()
+        return self._new_runner()
+
+    def _new_runner(self) -> RunnerClient:
+        return RunnerClient(self._candidate_host, seconds=CALL_S, one_queue=self._one_queue)
 
     def baselines(self, bed: TestBed, names: Sequence[str], pair: int) -> dict[str, RunnerClient]:
         """The baselines' runners of one pair, by name; started at first use and kept for the pairs of later kernels.
@@ -185,13 +192,13 @@ class ProcessPool:
     def prestart(self, kernels: int) -> None:
         """Start the runners of the next precise measurement: their contexts are created while the kernel is verified.
 
-        They serve one kernel only, because they share its PID namespace.
+        They serve one kernel only, because they share its PID namespace; it is expected to be of the last one's contract.
         """
         kernels = kernels if self._keeps_processes else min(kernels, self._pairs_ahead)
         if kernels and not self._prestarted:
             self._prestarted_unused = True
         while len(self._prestarted) < kernels:
-            self._prestarted.append(RunnerClient(self._candidate_host, seconds=CALL_S))
+            self._prestarted.append(self._new_runner())
 
     def stand_by(self) -> None:
         """Wait until no runner is starting: the device and the cores are idle."""
@@ -312,6 +319,11 @@ class ProcessPool:
             warm_bytes=self._warm_bytes, **more,
         )  # fmt: skip
         return load, [*input_fds, *output_fds, *gate_fds]
+
+
+def _on_one_stream(contract: str) -> bool:
+    """Whether kernels of a contract are launched by trusted code, on one stream; those with host code may use several."""
+    return contract not in BY_JUDGES_CLOCK
 
 
 def _paths(contracts: Mapping[str, str]) -> Sequence[str]:
