@@ -601,3 +601,22 @@ def test_what_a_format_ranks_is_a_suite(tmp_path: Path) -> None:
     assert [one.name for one in catalog.suite_for(problem, "benchmarks")] == ["M4", "M16", "M64"]
     (tmp_path / "one").mkdir()
     assert not catalog.find(str(files.write_flashinfer(tmp_path / "one"))).suites, "one workload needs no suite"
+
+
+@pytest.mark.parametrize("place", ['torch.zeros(1, device="cuda")', "torch.zeros(1).cuda()"])
+def test_what_a_reference_imports_names_the_cpu_where_there_is_no_gpu(tmp_path: Path, place: str) -> None:
+    """The check of ``amd/mla-decode`` moves outputs with ``.cuda()`` in ``utils.py``: its verdict ended on a CPU."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    folder = files.write_kernelbot(tmp_path)
+    (folder.parent / "utils.py").write_text(files.UTILS_PY.replace("good = ", f"output = output + {place}\n        good = "))
+    problem = catalog.find(str(folder))
+    inputs, right = outputs(problem, "test1")
+    assert reference(problem, "test1").format_check(inputs, right)[0]
+
+
+def test_a_problems_own_module_names_the_cpu_where_it_is_judged_there(tmp_path: Path) -> None:
+    problem = catalog.find(str(files.write_kernelbot(tmp_path)))
+    assert "device='cpu'" in solutions.own_module(problem, "cpu")
+    assert "cuda" not in solutions.own_module(problem, "cpu")
+    assert 'device="cuda"' in solutions.own_module(problem, "cuda:0")
