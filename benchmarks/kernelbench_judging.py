@@ -208,7 +208,7 @@ def assigned(problem: Problem, workloads: Sequence[Workload], request: Request) 
 def candidate_text(request: Request, problem: Problem) -> KernelCode | None:
     """The kernel to judge; none if the folder has no candidate."""
     if request.kernel == OWN:
-        return _kernel(solutions.own_module(problem), "model.py")
+        return _kernel(solutions.own_module(problem, request.device), "model.py")
     given = Path(request.kernel)
     path = given if given.is_file() else candidate(given, request.name)
     return read_kernel(path, problem) if path is not None else None

@@ -18,6 +18,9 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from engine.domain import python_syntax
+from engine.problem.reference_code import with_device
+
 TENSORS = "espalier_tensors"
 """The module whose ``stored(name)`` returns an attached tensor."""
 
@@ -48,12 +51,15 @@ class Attachments(MetaPathFinder, Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Execute the attached text, or provide ``stored``."""
+        """Execute the attached text, or provide ``stored``. Without a GPU the device that the text names is the CPU."""
         name = module.__name__
         if name == TENSORS:
             vars(module)["stored"] = self._stored
             return
-        exec(compile(self._modules[name], f"{name}.py", "exec", dont_inherit=True), module.__dict__)
+        tree = python_syntax.parse(self._modules[name], f"{name}.py")
+        if not torch.cuda.is_available():
+            tree = with_device(tree, "cpu")
+        exec(compile(tree, f"{name}.py", "exec", dont_inherit=True), module.__dict__)
 
     def _stored(self, name: str) -> Tensor:
         return decoded(self._files[name])

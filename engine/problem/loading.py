@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from engine.domain.errors import DeviceError, ProblemError
 from engine.domain.model import Problem, Workload
-from engine.problem import reference_code
+from engine.problem import argument_objects, reference_code
 from engine.problem.attachments import Attachments
+from engine.problem.class_definitions import definitions
 from engine.problem.cleared_memory import ClearedMemory
 from engine.problem.reference_step import StepTooLong, one_step
 from engine.problem.source_module import source_module
@@ -58,7 +59,9 @@ class LoadedReference:
         if not torch.cuda.is_available():
             # Some references name the device that they are written for; here it is the CPU.
             tree = reference_code.with_device(tree, "cpu")
-        self.module = source_module(f"espalier_reference_{next(_COUNT)}", self.file, problem.reference)
+        self._executed = tree
+        self._attached = frozenset(name.removesuffix(".py") for name in problem.attachments)
+        self.module = source_module(f"{argument_objects.MODULES}{next(_COUNT)}", self.file, problem.reference)
         with self.explain_errors("running the file"):
             Attachments(problem.attachments).install()
             exec(compile(tree, self.file, "exec", dont_inherit=True), self.module.__dict__)
@@ -82,10 +85,24 @@ class LoadedReference:
                 raise ProblemError(
                     f"{self.file}: get_inputs() returns a {type(given).__name__}: return the list of forward's arguments"
                 )
+            self._check_objects(tuple(given))
             for tensor in tensors(tuple(given)):
                 if kind := kind_without_strides(tensor):
                     raise ProblemError(f"{self.file}: get_inputs() returns a {kind} tensor: only dense tensors are supported")
             return map_arguments(lambda t: contiguous(t.to(device)), tuple(given))
+
+    def _check_objects(self, given: tuple[object, ...]) -> None:
+        for name, argument in zip(self.forward_names(len(given)), given, strict=True):
+            if kind := argument_objects.unsupported(argument):
+                raise ProblemError(
+                    f"{self.file}: get_inputs() returns a {kind} in the argument {name}: only objects of dataclasses and "
+                    "torch modules that the reference itself defines at its top level, without hooks, are supported"
+                )
+
+    def class_definitions(self, given: tuple[object, ...]) -> tuple[list[str], str]:
+        """The names of the classes of the objects among ``forward``'s arguments, and the code that defines them."""
+        names = sorted(argument_objects.classes(given))
+        return names, definitions(self._executed, names, self._attached, self.file) if names else ""
 
     def make_model(self, device: torch.device, *, there: bool = False) -> nn.Module:
         """``Model(*get_init_inputs())``, made on the CPU as KernelBench does, then moved; its mode is unchanged.

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.domain.errors import ProblemError
-from engine.domain.model import Number, Problem, Role, Signature, Workload
+from engine.domain.model import Problem, Role, Signature, Workload
 from engine.problem import header, reference_code, row_slices
 from engine.problem.allocation_counter import WIDENING, AllocationCounter, ForwardMemory, exact_bytes
 from engine.problem.constant_parameters import Constant, constants_of, varied_constants
@@ -27,7 +28,7 @@ from engine.problem.forward_outputs import ForwardOutputs
 from engine.problem.large_draws import drawn_on
 from engine.problem.loading import Construction, LoadedReference, is_out_of_memory, use_device
 from engine.problem.model_state import ModelState
-from engine.problem.operands import model_tensors, named_constants, named_operands
+from engine.problem.operands import argument_rows, model_tensors, named_constants, named_operands
 from engine.problem.operation_count import OperationCounter
 from engine.problem.precision import cast, cast_model, float64_arithmetic
 from engine.problem.randomness import fingerprint, seeded
@@ -190,7 +191,8 @@ class Reference:
         with torch.no_grad(), ExitStack() as stack, self._loaded.explain_errors("forward()", device):
             if effects is None or effects.draws_random:
                 stack.enter_context(seeded(seed, device))
-            given = map_arguments(lambda t: t.clone(), inputs) if effects is None or effects.changes_inputs else inputs
+            copies = effects is None or effects.changes_inputs
+            given = map_arguments(lambda t: t.clone() if copies else t, inputs)  # a forward may change its objects
             state = ModelState(model) if effects is None or effects.changes_state else None
             if state is not None:
                 stack.callback(state.restore)
@@ -207,6 +209,15 @@ class Reference:
                         self._loaded.file, inputs, outputs, lambda x: self._outputs.collect(model(*x), model, x, device, rows)
                     )
             return outputs
+
+    def class_definitions(self, inputs: tuple[object, ...]) -> tuple[list[str], str]:
+        """The names of the classes of the objects among ``inputs``, and the code that defines them."""
+        return self._loaded.class_definitions(inputs)
+
+    @property
+    def module(self) -> ModuleType:
+        """The module in which the reference is executed."""
+        return self._loaded.module
 
     def construction(self, seed: int) -> Construction:
         """The constructor arguments of the model of ``seed``."""
@@ -345,7 +356,7 @@ class Reference:
                     stack.enter_context(OneTimeStep(counter))
                 allocated = AllocationCounter()
                 with allocated, counter:
-                    returned = model(*inputs)
+                    returned = model(*map_arguments(lambda t: t, inputs))  # which may change objects
                 outputs = tuple(output_tensors(returned, self.device))
                 if not any(output.numel() for output in outputs):
                     return None  # running it says so
@@ -366,19 +377,7 @@ class Reference:
         return _Trace(model_tensors(model), inputs, outputs, counter, memory)
 
     def _signature(self, trace: _Trace) -> Signature:
-        labels = self._loaded.forward_names(len(trace.inputs))
-        rows: list[tuple[str, Role, Tensor]] = []
-        scalars: dict[str, Number] = {}
-        plain = True
-        for label, argument in zip(labels, trace.inputs, strict=True):
-            match argument:
-                case Tensor():
-                    rows.append((label, Role.INPUT, argument))
-                case bool() | int() | float():
-                    scalars[label] = argument
-                case _:
-                    plain = False
-                    rows += [(f"{label}{i}", Role.INPUT, t) for i, t in enumerate(tensors(argument))]
+        rows, scalars, plain = argument_rows(self._loaded.forward_names(len(trace.inputs)), trace.inputs)
         rows += trace.state
         alone = len(trace.outputs) == 1
         rows += [("out" if alone else f"out{i}", Role.OUTPUT, t) for i, t in enumerate(trace.outputs)]

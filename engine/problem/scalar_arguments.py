@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.domain.errors import ProblemError
+from engine.problem.argument_objects import is_object, made, parts
 
 _SHARE = 0.25
 """A varied value lies within this share of the usual one, and keeps its sign."""
@@ -31,6 +32,8 @@ def has_scalars(arguments: object) -> bool:
             return any(map(has_scalars, arguments.values()))
         case list() | tuple():
             return any(map(has_scalars, arguments))
+        case _ if is_object(arguments):
+            return has_scalars(parts(arguments))
         case _:
             return False
 
@@ -51,6 +54,8 @@ def vary_scalars(arguments: tuple[object, ...], seed: int) -> tuple[object, ...]
                 return type(value)(*map(varied, value))
             case list() | tuple():
                 return type(value)(map(varied, value))
+            case _ if is_object(value):
+                return made(type(value), {key: varied(inner) for key, inner in parts(value).items()})
             case _:
                 return value
 

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
+from engine.problem.argument_objects import is_object, made, parts
+
 _BLOCK = 1 << 22
 """Elements that are compared at a time."""
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], value: object) -> object:
-    """``value`` with every tensor in its lists, tuples and dictionaries replaced."""
+    """``value`` with every tensor in its lists, tuples, dictionaries and objects replaced; all of these are new."""
     match value:
         case Tensor():
             return function(value)
@@ -22,6 +24,8 @@ def map_tensors(function: Callable[[Tensor], Tensor], value: object) -> object:
             return [map_tensors(function, v) for v in value]
         case dict():
             return {key: map_tensors(function, v) for key, v in value.items()}
+        case _ if is_object(value):
+            return made(type(value), {key: map_tensors(function, v) for key, v in parts(value).items()})
         case _:
             return value
 
@@ -32,7 +36,7 @@ def map_arguments(function: Callable[[Tensor], Tensor], arguments: tuple[object,
 
 
 def tensors(value: object) -> Iterator[Tensor]:
-    """Every tensor in ``value``, in order: lists and tuples by position, dictionaries by insertion."""
+    """Every tensor in ``value``, in order: lists and tuples by position, dictionaries and objects by insertion."""
     match value:
         case Tensor():
             yield value
@@ -42,6 +46,8 @@ def tensors(value: object) -> Iterator[Tensor]:
         case list() | tuple():
             for inner in value:
                 yield from tensors(inner)
+        case _ if is_object(value):
+            yield from tensors(parts(value))
         case _:
             return
 

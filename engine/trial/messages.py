@@ -134,7 +134,8 @@ class LoadKernel(Message, frozen=True):
     outputs: ArenaHandle
     threads: int
     scalars: tuple[Any, ...] = ()
-    """For modules: arguments of ``Model`` by position and by name, and the template of the call (``argument_codec``)."""
+    """For modules: arguments of ``Model`` by position and by name, the template of the call (``argument_codec``), the names of
+    the classes of objects among its arguments, and the part of the reference that defines these."""
     stateful: bool = False
     """The reference changes its own state: a module's buffers are reset to the lent ones before every call."""
     source: str = ""

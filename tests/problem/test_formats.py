@@ -389,7 +389,57 @@ def test_a_task_in_a_home_folder_reads_no_other_files_there(tmp_path: Path, secr
     (folder / "linked.py").symlink_to(tmp_path / secret)
     source = "linked.py" if is_link else f"../{secret}"
     (folder / "task.yml").write_text(files.TASK.replace("../utils.py", source))
-    refused(folder, "files.utils.py: ", "is no Python file in the task's folder or directly in one above it")
+    refused(folder, "files.utils.py: ", _NO_FILE_OF_TASKS)
+
+
+_NO_FILE_OF_TASKS = "is no Python file in the task's folder, directly in one above it or in another folder of tasks"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("../../others/utils.py", ""),
+        ("../../others/inner/utils.py", _NO_FILE_OF_TASKS),
+        ("../../others/notes.txt", _NO_FILE_OF_TASKS),
+        ("../../projects/utils.py", _NO_FILE_OF_TASKS),
+        ("../../.ssh/utils.py", _NO_FILE_OF_TASKS),
+        ("../../.hidden/utils.py", _NO_FILE_OF_TASKS),
+        ("../../hides/utils.py", _NO_FILE_OF_TASKS),
+        ("../../linked/utils.py", _NO_FILE_OF_TASKS),
+        ("../../deeper/others/utils.py", _NO_FILE_OF_TASKS),
+        ("../beside/utils.py", _NO_FILE_OF_TASKS),
+        ("../../../outside/utils.py", "leaves the task's repository"),
+    ],
+)
+def test_a_task_may_bring_what_another_folder_of_tasks_shares(tmp_path: Path, source: str, message: str) -> None:
+    root = tmp_path / "repository"
+    folder = files.write_kernelbot(root, files.TASK.replace("../utils.py", source))
+    tasks = (
+        "others/task", ".hidden/task", "hides/.task", "deeper/others/task", "problems/beside/task", "../outside/task",
+    )  # fmt: skip
+    for place in (*tasks, "others/inner", "projects/inner", ".ssh/inner"):
+        (root / place).mkdir(parents=True, exist_ok=True)
+        (root / place).parent.joinpath("utils.py").write_text(files.UTILS_PY)
+    for place in tasks:
+        (root / place / "task.yml").write_text(files.TASK)
+    (root / "others" / "notes.txt").write_text("private")
+    (root / "others" / "inner" / "utils.py").write_text(files.UTILS_PY)
+    (root / "linked").symlink_to(root / "projects")
+    (root / "projects" / "inner" / "task.yml").symlink_to(folder / "task.yml")
+    if message:
+        refused(folder, "files.utils.py: ", message)
+    else:
+        assert catalog.find(str(folder)).attachments
+
+
+def test_a_task_outside_of_any_repository_reads_no_other_folder_of_tasks(tmp_path: Path) -> None:
+    folder = files.write_kernelbot(tmp_path)
+    (tmp_path / "LICENSE").unlink()
+    (tmp_path / "others" / "task").mkdir(parents=True)
+    (tmp_path / "others" / "task" / "task.yml").write_text(files.TASK)
+    (tmp_path / "others" / "utils.py").write_text(files.UTILS_PY)
+    (folder / "task.yml").write_text(files.TASK.replace("../utils.py", "../../others/utils.py"))
+    refused(folder, "files.utils.py: ", "leaves the task's repository")
 
 
 def test_a_licence_that_leads_out_of_its_folder_is_not_read(tmp_path: Path) -> None:
@@ -551,3 +601,22 @@ def test_what_a_format_ranks_is_a_suite(tmp_path: Path) -> None:
     assert [one.name for one in catalog.suite_for(problem, "benchmarks")] == ["M4", "M16", "M64"]
     (tmp_path / "one").mkdir()
     assert not catalog.find(str(files.write_flashinfer(tmp_path / "one"))).suites, "one workload needs no suite"
+
+
+@pytest.mark.parametrize("place", ['torch.zeros(1, device="cuda")', "torch.zeros(1).cuda()"])
+def test_what_a_reference_imports_names_the_cpu_where_there_is_no_gpu(tmp_path: Path, place: str) -> None:
+    """The check of ``amd/mla-decode`` moves outputs with ``.cuda()`` in ``utils.py``: its verdict ended on a CPU."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    folder = files.write_kernelbot(tmp_path)
+    (folder.parent / "utils.py").write_text(files.UTILS_PY.replace("good = ", f"output = output + {place}\n        good = "))
+    problem = catalog.find(str(folder))
+    inputs, right = outputs(problem, "test1")
+    assert reference(problem, "test1").format_check(inputs, right)[0]
+
+
+def test_a_problems_own_module_names_the_cpu_where_it_is_judged_there(tmp_path: Path) -> None:
+    problem = catalog.find(str(files.write_kernelbot(tmp_path)))
+    assert "device='cpu'" in solutions.own_module(problem, "cpu")
+    assert "cuda" not in solutions.own_module(problem, "cpu")
+    assert 'device="cuda"' in solutions.own_module(problem, "cuda:0")

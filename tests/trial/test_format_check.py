@@ -12,7 +12,7 @@ from problem import format_files as files
 from engine.domain.preparation import ClassErrors
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge import correctness_check, devices
+from engine.trial.judge import calibration, correctness_check, devices
 from engine.trial.judge.calibration import calibrate
 from engine.trial.judge.correctness_check import try_trivial_models
 from engine.trial.judge.failures import TrialFailed
@@ -97,10 +97,10 @@ def test_a_trivial_model_must_pass_the_tasks_check_too_where_several_answers_are
 ) -> None:
     """The limits of a comparison with one of the answers are wide there: alone it lets models pass that compute nothing."""
     reference, *_ = opened(files.write_kernelbot(tmp_path, reference=SIGNS))
-    calibration = calibrate(reference, "class")
-    assert not any(one.passed for one in try_trivial_models(reference, calibration))
+    calibrated = calibrate(reference, "class")
+    assert not any(one.passed for one in try_trivial_models(reference, calibrated))
     monkeypatch.setattr(correctness_check, "refuses", lambda *_: False)
-    assert any(one.passed for one in try_trivial_models(reference, calibration))
+    assert any(one.passed for one in try_trivial_models(reference, calibrated))
 
 
 QR = (
@@ -127,6 +127,33 @@ def check_implementation(data, output):
     return good, "" if good else "Q R is not A"
 """
 )
+
+
+LARGE_SIGNS = SIGNS.replace("x.dtype == torch.float32", "x.dtype == torch.float32 or x.amax() < 2")
+
+
+@pytest.mark.parametrize("code", [SIGNS, LARGE_SIGNS], ids=["on its own inputs", "on larger ones"])
+def test_several_right_answers_are_sought_until_they_are_found(
+    tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference of linalg/qr_v2 was called and checked again on every further kind of inputs."""
+    reference, *_ = opened(files.write_kernelbot(tmp_path, reference=code))
+    found: list[bool] = []
+    seek = calibration.several_right
+    monkeypatch.setattr(calibration, "several_right", lambda *given: found.append(seek(*given)) or found[-1])
+    assert calibrate(reference, "class").several
+    assert found.index(True) == len(found) - 1
+
+
+def test_two_calls_are_compared_that_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A case of linalg/eigh_py was computed once to seek further right answers, and twice again to compare two calls."""
+    reference, *_ = opened(files.write_kernelbot(tmp_path, reference=SIGNS))
+    called: list[tuple[object, ...]] = []
+    call = reference.call
+    monkeypatch.setattr(reference, "call", lambda *given, **named: called.append(given) or call(*given, **named))
+    calibrate(reference, "class")
+    most = max(sum(other[1] is given[1] for other in called) for given in called)
+    assert most == 4, "one call each in fp32 and TF32, and two that are compared"
 
 
 def turned(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -183,11 +210,11 @@ def test_an_answer_that_is_unique_is_compared_with_float64_only(tmp_path: Path) 
 
 def test_where_float64_tells_nothing_the_checker_is_asked_on_every_call(tmp_path: Path) -> None:
     reference, *_ = opened(files.write_kernelbot(tmp_path, reference=SIGNS))
-    calibration = calibrate(reference, "class")
-    assert calibration.several == "own"
-    assert not calibration.float64_tells
-    assert calibration.distributions == ("own",)
-    bed = Bed(reference, calibration, devices.describe("cpu"), slots=1)
+    calibrated = calibrate(reference, "class")
+    assert calibrated.several == "own"
+    assert not calibrated.float64_tells
+    assert calibrated.distributions == ("own",)
+    bed = Bed(reference, calibrated, devices.describe("cpu"), slots=1)
     bed.turn_to("kernel")
     bed.refill(0)
     right = bed.reference.call(bed.draw_weights(), bed._given(0))

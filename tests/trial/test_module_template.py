@@ -93,6 +93,14 @@ def test_unsupported_arguments_are_rejected_by_type(bad: object) -> None:
         encode_call([[bad]])
 
 
+def test_only_classes_that_are_given_are_made() -> None:
+    mark = ["object", "Popen", ["dict", [[["value", "args"], ["value", "true"]]]]]
+    with pytest.raises(TypeError, match=r"no such mark: \['object', 'Popen'"):
+        decode_call([mark], [], {"Config": object})
+    with pytest.raises(TypeError, match="no such mark"):
+        decode_value(mark)
+
+
 def test_results_are_flattened_in_order() -> None:
     a, b, c, d = (torch.full((1,), float(i)) for i in range(4))
     assert flattened({"first": a, "rest": [b, (c, {"last": d})]}) == [a, b, c, d]

@@ -13,6 +13,8 @@ from engine.toolchain.kernel_file import classify
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
 
 HEAD = """
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
@@ -95,6 +97,33 @@ def get_inputs():
 
 def get_init_inputs():
     return [torch.float32, {0: torch.rand(64)}]
+""",
+    "objects that the forward changes": """
+    def forward(self, config, x, cache):
+        cache.data[:, cache.seen] = x * config.weight
+        cache.seen += 1
+        return cache.data[:, : cache.seen].sum(1), cache.data
+
+
+@dataclass
+class Config:
+    width: int
+    weight: torch.Tensor
+
+
+class Cache(nn.Module):
+    def __init__(self, rows, most):
+        super().__init__()
+        self.register_buffer("data", torch.randn(rows, most, 32))
+        self.seen = most - 1
+
+
+def get_inputs():
+    return [Config(32, torch.rand(32)), torch.randn(16, 32), Cache(16, 4)]
+
+
+def get_init_inputs():
+    return []
 """,
 }
 

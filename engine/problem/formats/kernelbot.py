@@ -127,16 +127,30 @@ def _texts(folder: Path, task: _Task, file: Path) -> dict[str, str]:
 
 
 def _source(folder: Path, root: Path, source: str, where: str) -> Path:
-    """A Python file in the task's folder, or directly in a folder above it up to ``root``; links followed.
+    """A Python file in the task's folder, directly in one above it up to ``root``, or in another folder of tasks.
 
-    A task from elsewhere may lie in a home folder: it must not bring the engineer's own files into a session.
+    Links are followed. A task from elsewhere may lie in a home folder, and must not bring the files there into a session.
     """
     path = (folder / source).resolve()
     if Path(source).is_absolute() or not path.is_relative_to(root):
         raise ProblemError(f"{where}: {source[:120]!r} leaves the task's repository {root}")
-    if path.suffix != ".py" or not (path.is_relative_to(folder) or path.parent in folder.parents):
-        raise ProblemError(f"{where}: {source[:120]!r} is no Python file in the task's folder or directly in one above it")
+    near = path.is_relative_to(folder) or path.parent in folder.parents or _holds_tasks(path.parent, folder, root)
+    if path.suffix != ".py" or not near:
+        rule = "is no Python file in the task's folder, directly in one above it or in another folder of tasks"
+        raise ProblemError(f"{where}: {source[:120]!r} {rule}")
     return inside(root, str(path.relative_to(root)), where)
+
+
+def _holds_tasks(place: Path, folder: Path, root: Path) -> bool:
+    """Whether ``place`` holds tasks and lies beside the folder around the task, or beside one above that; nothing hidden.
+
+    Tasks share files so: ``linalg/qr_py`` imports ``pmpp_v2/utils.py``. A folder beside the task itself is not meant: in a home
+    folder that may be the engineer's.
+    """
+    if place.parent not in folder.parent.parents or any(part.startswith(".") for part in place.relative_to(root).parts):
+        return False
+    tasks = (path for path in place.glob(f"*/{TASK}") if not path.parent.name.startswith("."))
+    return any(path.resolve() == path and path.is_file() for path in tasks)
 
 
 def _reference(text: str, file: str) -> _Reference:

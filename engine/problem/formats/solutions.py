@@ -209,10 +209,15 @@ def _with_headers(text: str, name: str, sources: Mapping[str, str], above: tuple
     return _INCLUDE.sub(header, text)
 
 
-def own_module(problem: Problem) -> str:
-    """The problem's own model as a module: the reference, with the attached files that it imports in their place."""
+def own_module(problem: Problem, device: str) -> str:
+    """The problem's own model as a module: the reference, with the attached files that it imports in their place.
+
+    On a CPU the device that it names is the CPU, as where the reference itself runs on a machine without a GPU.
+    """
     files = {name: content for name, content in problem.attachments.items() if name.endswith(".py")}
     text = inlined(problem.reference, files, problem.name) if files else problem.reference
+    if device == "cpu":
+        text = ast.unparse(reference_code.with_device(reference_code.parse(text, problem.name), device))
     return f"{text}\n\nModelNew = Model\n"
 
 

@@ -7,10 +7,11 @@ before it rejects. The result is a tolerance policy.
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -145,9 +146,8 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
     several = found.several if against_float64 else ""
     if main is None and against_float64 and not (several and policy.limit(OWN).rel_fro > HOPELESS):
         chosen = _affordable(_candidates(reference), found)
-        perturbed, found_on = _perturbed_errors(reference, allowed, dtype, own, chosen)
+        perturbed, several = _perturbed_errors(reference, allowed, dtype, own, chosen, several)
         classes |= perturbed
-        several = several or found_on
     if several:
         notes.append(_decided_by(reference, several))
     # The reference's notes are complete only after it was called.
@@ -170,13 +170,14 @@ def _own_cases(reference: Reference, default: PrecisionClass, main: Calibration 
             )
         known.notes += [case.note] if case.note else []
         found = class_errors(reference, case, every)
-        if not known.several and default.value in found and several_right(reference, case, found[default.value]):
+        called = functools.cache(functools.partial(reference.call, case.model, case.inputs))
+        if not known.several and default.value in found and several_right(reference, case, found[default.value], called):
             known.several = OWN
         if trial == 0 and default.value in found:
-            _check_repeatable(reference, case, found[default.value].rel_fro, default)
+            _check_repeatable(reference, case, found[default.value].rel_fro, default, called)
         for name, errors in found.items():
             known.classes[name] = known.classes.get(name, least).wider(errors)
-        del case  # its tensors must not lie beside the next case's
+        del case, called  # its tensors must not lie beside the next case's
         known.seconds = time.monotonic() - began
         if known.seconds > _SLOW_S:
             break
@@ -195,11 +196,16 @@ def _affordable(names: Sequence[str], found: _OwnCases) -> list[str]:
     return [name for name in names if name in chosen]
 
 
-def _check_repeatable(reference: Reference, case: Case, error: float, default: PrecisionClass) -> None:
-    """Raises ProblemError where an unusual error is not one of arithmetic: calls on the same inputs differ as much."""
+def _check_repeatable(
+    reference: Reference, case: Case, error: float, default: PrecisionClass, called: Callable[[], Sequence[torch.Tensor]]
+) -> None:
+    """Raises ProblemError where an unusual error is not one of arithmetic: calls on the same inputs differ as much.
+
+    ``called``: the outputs of one of the two calls.
+    """
     if error <= _USUAL[default]:
         return
-    one, other = (reference.call(case.model, case.inputs) for _ in range(2))
+    one, other = called(), reference.call(case.model, case.inputs)
     apart = compare(*inexact_outputs(one, other, output_names(reference))).rel_fro
     if apart > error / 4:
         raise ProblemError(
@@ -216,20 +222,21 @@ def _least_errors(reference: Reference, dtype: torch.dtype) -> ClassErrors:
 
 
 def _perturbed_errors(
-    reference: Reference, allowed: PrecisionClass, dtype: torch.dtype, own: Mapping[str, ClassErrors], names: Sequence[str]
-) -> tuple[dict[str, dict[str, ClassErrors]], str]:
+    reference: Reference, allowed: PrecisionClass, dtype: torch.dtype, own: Mapping[str, ClassErrors], names: Sequence[str],
+    several: str,
+) -> tuple[dict[str, dict[str, ClassErrors]], str]:  # fmt: skip
     """Errors on perturbed inputs, for the distributions that discriminate. Never below those on the problem's own inputs.
 
     Also the distribution on which several outputs were found to be right, if any: rank-deficient inputs are tried repeatedly.
+    ``several``: the one on which they were found before; then none is sought.
 
     (On inputs scaled down until only a bias is left, a library that adds it last is nearly exact; another order of summation is
     not.)
     """
     found: dict[str, dict[str, ClassErrors]] = {}
-    several = ""
     wanted = tuple(dict.fromkeys((PrecisionClass.FP32, allowed)))
     for name in names:
-        errors, both_right = _perturbed_case(reference, name, wanted)
+        errors, both_right = _perturbed_case(reference, name, wanted, seeks_several=not several)
         several = several or (name if both_right else "")
         if allowed.value in errors and error_limit(allowed, errors, dtype).rel_fro <= HOPELESS:
             found[name] = {known: _with_more_room(here, dtype).wider(own.get(known, here)) for known, here in errors.items()}
@@ -237,19 +244,20 @@ def _perturbed_errors(
     for _ in range(tries):
         if several:
             break
-        several = ZERO_SLICES if _perturbed_case(reference, ZERO_SLICES, wanted)[1] else ""
+        several = ZERO_SLICES if _perturbed_case(reference, ZERO_SLICES, wanted, seeks_several=True)[1] else ""
     return _with_common_limits(found, dtype), several
 
 
 def _perturbed_case(
-    reference: Reference, name: str, wanted: tuple[PrecisionClass, ...]
+    reference: Reference, name: str, wanted: tuple[PrecisionClass, ...], *, seeks_several: bool
 ) -> tuple[Mapping[str, ClassErrors], bool]:
-    """The errors on one case, none where the reference fails; and whether it shows that several outputs are right."""
+    """The errors on one case, none where the reference fails; and whether it shows several right outputs, if sought."""
     try:
         case = make_case(reference, name)
         errors = class_errors(reference, case, wanted)
         last = wanted[-1].value
-        return errors, last in errors and several_right(reference, case, errors[last])
+        called = functools.partial(reference.call, case.model, case.inputs)
+        return errors, seeks_several and last in errors and several_right(reference, case, errors[last], called)
     except ProblemError:
         return {}, False
 

@@ -48,8 +48,15 @@ def call_template(reference: Reference, arguments: tuple[object, ...]) -> list[A
         raise _cannot_pass(reference, "get_inputs", error) from error
 
 
+def module_arguments(reference: Reference, seed: int, arguments: tuple[object, ...]) -> tuple[Any, ...]:
+    """How a module is constructed, from ``seed``, and called: ``LoadKernel.scalars``. Raises ProblemError as the above do."""
+    names, text = reference.class_definitions(arguments)
+    return *construction_arguments(reference, seed), call_template(reference, arguments), names, text
+
+
 def _cannot_pass(reference: Reference, function: str, error: TypeError) -> ProblemError:
     return ProblemError(
         f"{reference.problem.name}: {function}() returns {error}, which cannot be passed to a kernel's process: return "
-        "tensors, numbers, strings, torch dtypes and devices, None, and lists, tuples and dictionaries of these"
+        "tensors, numbers, strings, torch dtypes and devices, None, and lists, tuples and dictionaries of these; get_inputs() "
+        "also objects of dataclasses and torch modules that the reference defines"
     )

@@ -18,7 +18,7 @@ from engine.domain.model import Device, Problem
 from engine.problem.values import map_arguments
 from engine.trial.judge.gate import DeviceGate
 from engine.trial.judge.host_client import Host, cores
-from engine.trial.judge.input_dump import call_template, construction_arguments
+from engine.trial.judge.input_dump import module_arguments
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.timing import BY_JUDGES_CLOCK, NATIVE, null_name, path_of
@@ -282,13 +282,10 @@ class ProcessPool:
         return False
 
     def _module_arguments(self, bed: TestBed) -> tuple[Any, ...]:
-        """Encoded arguments of ``Model``, and the template of ``forward``'s arguments."""
+        """Encoded arguments of ``Model``, the template of ``forward``'s arguments, and the classes of objects among these."""
         if id(bed.reference) not in self._empty_arguments:
             self._empty_arguments[id(bed.reference)] = map_arguments(lambda _: torch.empty(0), bed.reference.inputs(0))
-        return (
-            *construction_arguments(bed.reference, bed.init_seed),
-            call_template(bed.reference, bed.with_scalars(self._empty_arguments[id(bed.reference)])),
-        )
+        return module_arguments(bed.reference, bed.init_seed, bed.with_scalars(self._empty_arguments[id(bed.reference)]))
 
     def _stopwatch(self) -> bytes:
         """Machine code of the stopwatch's hold kernel, linked once for all runners."""

@@ -33,7 +33,7 @@ from engine.trial.judge.cases import fresh_seed
 from engine.trial.judge.contention import OtherWork
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.host_client import EarlyHosts
-from engine.trial.judge.input_dump import call_template, construction_arguments, dump_inputs
+from engine.trial.judge.input_dump import dump_inputs, module_arguments
 from engine.trial.judge.judge import Judge
 from engine.trial.messages import Message
 
@@ -187,7 +187,7 @@ def _drawn(reference: Reference, fds: list[int], *, module: bool) -> p.DrawReply
     dump_inputs(reference, fds)
     if not module:
         return p.DrawReply()
-    return p.DrawReply((*construction_arguments(reference, fresh_seed()), call_template(reference, reference.inputs(0))))
+    return p.DrawReply(module_arguments(reference, fresh_seed(), reference.inputs(0)))
 
 
 def _about_problem(judge: Judge, request: p.PlanRequest | p.TraceRequest) -> p.PlanReply | p.TraceReply:

@@ -30,7 +30,7 @@ from engine.trial.runner.calls import (
     rotated,
     timed_plainly,
 )
-from engine.trial.runner.modules import ModuleLauncher, load_baseline, load_module, may_start_threads
+from engine.trial.runner.modules import ModuleLauncher, defined_classes, load_baseline, load_module, may_start_threads
 from engine.trial.runner.null_kernel import null_launcher
 from engine.trial.runner.workspace import KernelWorkspace
 from engine.trial.shared.arena import Borrowed
@@ -97,8 +97,9 @@ def make_launcher(load: LoadKernel, lent: LentOperands, artefact: int | None, ga
         case "module" | "baseline":
             if load.contract == "module":
                 _find_compiled(load, artefact)
-            model = load_module(load) if load.contract == "module" else load_baseline(load, lent)
-            return ModuleLauncher(load, lent, model, timed, send)
+                return ModuleLauncher(load, lent, load_module(load), timed, send, defined_classes(load))
+            model, classes = load_baseline(load, lent)
+            return ModuleLauncher(load, lent, model, timed, send, classes)
     raise ValueError(f"no launcher for contract {load.contract!r}")
 
 

@@ -28,7 +28,7 @@ from engine.problem.reference import Reference
 from engine.problem.source_module import source_module
 from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel
 from engine.trial.runner.calls import LentOperands, OutputError, Send, Timed, checked_output, rotated
-from engine.trial.shared.argument_codec import decode_call, decode_value
+from engine.trial.shared.argument_codec import Classes, decode_call, decode_value
 from engine.trial.shared.layout import POISONS
 
 if TYPE_CHECKING:
@@ -123,8 +123,24 @@ def _unmatched(model: object, lent: LentOperands) -> tuple[str, ...]:
     return tuple(operand.name for operand in held if (operand.name, operand.shape) not in own)
 
 
-def load_baseline(load: LoadKernel, lent: LentOperands) -> Forward:
-    """The reference as the named baseline runs it: ``eager``, ``eager_tf32``, ``compile`` or ``compile_max``."""
+def defined_classes(load: LoadKernel) -> Classes:
+    """The classes of objects among a module's arguments: the reference's own, from the part of its text that defines them.
+
+    Where the module has a class of the same name, its objects are not of that one: the caller made them, not the module.
+    """
+    names, text = load.scalars[3:] or ((), "")
+    if not names:
+        return {}
+    definitions = source_module("espalier_argument_classes", "argument_classes.py", text)
+    exec(compile(text, "argument_classes.py", "exec", dont_inherit=True), definitions.__dict__)
+    return {name: vars(definitions)[name] for name in names}
+
+
+def load_baseline(load: LoadKernel, lent: LentOperands) -> tuple[Forward, Classes]:
+    """The reference as the named baseline runs it: ``eager``, ``eager_tf32``, ``compile`` or ``compile_max``.
+
+    With its classes of objects among its arguments.
+    """
     workload = Workload("baseline", load.settings)
     problem = Problem("reference", "", load.source, "", (workload,), {}, load.filename, attachments=load.attachments)
     reference = Reference(problem, workload, load.device)
@@ -132,14 +148,15 @@ def load_baseline(load: LoadKernel, lent: LentOperands) -> Forward:
         model = reference.model(load.init_seed, sample=True)
         finish(model)
     _take(model, lent, Role.PARAMETER, Role.BUFFER)
+    classes = {name: vars(reference.module)[name] for name in (load.scalars[3] if load.scalars else ())}
     if load.baseline == "eager_tf32":
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
     if load.baseline.startswith("compile"):
         # Without CUDA graphs, which would copy each call's fresh inputs into their own buffers first.
         mode = "max-autotune-no-cudagraphs" if load.baseline == "compile_max" else None
-        return torch.compile(model, mode=mode)
-    return model
+        return torch.compile(model, mode=mode), classes
+    return model, classes
 
 
 _PIECE = 31 << 20
@@ -177,7 +194,12 @@ class _Returned:
 class ModuleLauncher:
     """Calls a module on the lent inputs of a slot."""
 
-    def __init__(self, load: LoadKernel, lent: LentOperands, model: Forward, timed: Timed, send: Send | None = None) -> None:
+    def __init__(
+        self, load: LoadKernel, lent: LentOperands, model: Forward, timed: Timed, send: Send | None = None,
+        classes: Classes | None = None,
+    ) -> None:  # fmt: skip
+        """``classes``: of objects among the arguments."""
+        self._classes = classes or {}
         self.unmatched = _unmatched(model, lent) if load.contract == "module" else ()
         """Lent parameters and buffers that the module cannot take."""
         self._model = model
@@ -208,7 +230,7 @@ class ModuleLauncher:
     def call(self, order: RunKernel) -> ClaimedTimes | Fault:
         model = self._model
         slots = [order.slot] if order.calls == 1 else rotated(range(len(self._inputs)), order)
-        rows = {slot: self._given(slot) for slot in dict.fromkeys(slots)}
+        rows = self._rows(slots)
         self._held = (self._held or self._made) if order.holding else []
         self._made = []
         if self._takes_weights and isinstance(model, nn.Module):
@@ -229,8 +251,8 @@ class ModuleLauncher:
                 kept.append(_Returned([*map(self._memory.held, made)], made))
 
         def work() -> None:
-            for slot in slots:
-                once(rows[slot])
+            for row in rows:
+                once(row)
 
         def addresses() -> tuple[int, ...]:
             if self._memory is None:
@@ -273,10 +295,17 @@ class ModuleLauncher:
             torch.cuda.synchronize()
         return called
 
+    def _rows(self, slots: Sequence[int]) -> Sequence[list[Any]]:
+        """The arguments of each call, made before the first: fresh objects for each call, which may change them."""
+        if self._classes:
+            return [self._given(slot) for slot in slots]
+        made = {slot: self._given(slot) for slot in dict.fromkeys(slots)}
+        return [made[slot] for slot in slots]
+
     def _given(self, slot: int) -> list[Any]:
         """The arguments of a call: the lent inputs as fresh tensor objects, with what else it takes."""
         inputs = [tensor.detach() for tensor in self._inputs[slot]]
-        return inputs if self._takes_inputs_only else decode_call(self._arguments, inputs)
+        return inputs if self._takes_inputs_only else decode_call(self._arguments, inputs, self._classes)
 
     def _as_tensor(self, value: Any) -> Any:
         """A number as a 0-dim tensor, as the reference's outputs are."""

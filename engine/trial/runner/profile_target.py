@@ -73,9 +73,9 @@ def make_launcher(load: LoadKernel, file: Path, timed: Timed) -> Launcher:
     operands = SeparateOperands(_tensors(load.slots[0], file.read_bytes(), load.device))
     lent = LentOperands(load.slots, operands, operands)
     if load.contract == "module":
-        from engine.trial.runner.modules import ModuleLauncher, load_module
+        from engine.trial.runner.modules import ModuleLauncher, defined_classes, load_module
 
-        return ModuleLauncher(load, lent, load_module(load), timed)
+        return ModuleLauncher(load, lent, load_module(load), timed, classes=defined_classes(load))
     with open(load.source, "rb") as binary:
         # Not guarded: a tool sees a read of memory that was never written, and an access past an allocation's end.
         return (PlanLauncher if load.contract == "plan" else HostLauncher)(load, lent, binary.fileno(), timed, guarded=False)

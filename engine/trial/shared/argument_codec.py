@@ -1,7 +1,7 @@
 """Codec for Python arguments as plain data in messages. Imports torch.
 
 Each value becomes a mark ``[kind, …]``. The marks of a call have placeholders for its tensors, which are lent. The marks of a
-model's constructor arguments contain their tensors.
+model's constructor arguments contain their tensors. Objects are of classes that the receiver has by name from the reference.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from typing import Any
 
 import torch
 
+from engine.problem.argument_objects import is_object, made, parts
+
 Mark = list[Any]
+Classes = Mapping[str, type]
+"""The reference's classes of objects among the arguments, by name."""
 _WIDEST = 2**63
 _DEEPEST = 64
 """Levels of lists and dictionaries within each other."""
@@ -22,26 +26,26 @@ _DEEPEST = 64
 def encode_call(inputs: Sequence[Any]) -> list[Mark]:
     """The template of a call's arguments, with a placeholder for each tensor.
 
-    Raises TypeError for an argument other than a tensor, a number, a string, a torch dtype or device, None, and lists, tuples
-    or dictionaries of these.
+    Raises TypeError for an argument other than a tensor, a number, a string, a torch dtype or device, None, and lists, tuples,
+    dictionaries or objects of the reference's classes that hold these.
     """
     return [_marked(value, lambda _: ["tensor"]) for value in inputs]
 
 
-def decode_call(template: Sequence[Mark], tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """The arguments of a template, with ``tensors`` for its placeholders, in order."""
+def decode_call(template: Sequence[Mark], tensors: Sequence[torch.Tensor], classes: Classes | None = None) -> list[Any]:
+    """The arguments of a template, with ``tensors`` for its placeholders, in order. Raises TypeError for an unknown class."""
     remaining = iter(tensors)
-    return [_put(mark, remaining) for mark in template]
+    return [_put(mark, remaining, classes or {}) for mark in template]
 
 
 def encode_value(value: Any) -> Mark:
-    """A value with its tensors. Raises TypeError as ``encode_call`` does."""
+    """A value with its tensors. Raises TypeError as ``encode_call`` does, and for objects."""
     return _marked(value, _constant)
 
 
 def decode_value(mark: Mark) -> Any:
     """The value that ``encode_value`` encoded."""
-    return _put(mark, iter(()))
+    return _put(mark, iter(()), {})
 
 
 def _marked(value: Any, tensor: Callable[[torch.Tensor], Mark], depth: int = 0) -> Mark:
@@ -63,6 +67,8 @@ def _marked(value: Any, tensor: Callable[[torch.Tensor], Mark], depth: int = 0) 
             raise TypeError("an int of more than 64 bits")
         case None | bool() | int() | float() | str():
             return ["value", value]
+        case _ if is_object(value) and tensor is not _constant:
+            return ["object", type(value).__name__, inner(parts(value))]
     raise TypeError(f"a {type(value).__name__}")
 
 
@@ -72,16 +78,18 @@ def _constant(tensor: torch.Tensor) -> Mark:
     return ["constant", str(plain.dtype).removeprefix("torch."), list(plain.shape), base64.b64encode(body).decode()]
 
 
-def _put(mark: Sequence[Any], remaining: Iterator[torch.Tensor]) -> Any:
+def _put(mark: Sequence[Any], remaining: Iterator[torch.Tensor], classes: Classes) -> Any:
     match mark:
         case ["tensor"]:
             return next(remaining)
         case ["list", items]:
-            return [_put(item, remaining) for item in items]
+            return [_put(item, remaining, classes) for item in items]
         case ["tuple", items]:
-            return tuple(_put(item, remaining) for item in items)
+            return tuple(_put(item, remaining, classes) for item in items)
         case ["dict", items]:
-            return {_put(key, remaining): _put(item, remaining) for key, item in items}
+            return {_put(key, remaining, classes): _put(item, remaining, classes) for key, item in items}
+        case ["object", name, held] if name in classes:
+            return made(classes[name], _put(held, remaining, classes))
         case ["dtype", name]:
             return getattr(torch, name)
         case ["device", name]:
