@@ -95,8 +95,8 @@ def descendants(state: SessionState, kernel_id: str) -> tuple[str, ...]:
 
 
 def verified(state: SessionState) -> tuple[Kernel, ...]:
-    """Kernels that were verified on the present device and did not fail later."""
-    return tuple(k for k in state.kernels.values() if _is_verified(k) and k.epoch == state.epoch)
+    """Kernels that were verified, on this device or another, and did not fail later."""
+    return tuple(k for k in state.kernels.values() if _is_verified(k))
 
 
 def _is_verified(kernel: Kernel) -> bool:
