@@ -139,7 +139,7 @@ def test_the_time_limit_ends_the_judging(checkout: Path) -> None:
     entry = chosen_entries(checkout, (2,), (), [])[0]
 
     async def story() -> Result:
-        return await suite.judged(entry, "cpu", suite.Plan("own", "full", {}, 6.0, 0.0), await JudgingProcess.start("cpu"))
+        return await suite.judged(entry, "cpu", suite.Plan("own", "full", {}, 2.0, 0.0), await JudgingProcess.start("cpu"))
 
     found = asyncio.run(story())
     assert found.status is Status.TIME_LIMIT
