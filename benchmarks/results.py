@@ -45,8 +45,12 @@ class Row:
 
 
 def leaders(sessions: Path, problems: list[str]) -> Iterator[BankEntry]:
-    """The incumbent of each recorded session on one of ``problems`` (all by default)."""
-    for folder in sorted(folder for folder in sessions.iterdir() if store.is_session(folder)):
+    """The incumbent of each recorded session on one of ``problems`` (all by default), but of those on autopilot.
+
+    They lie beside steered sessions of the same problems (``session compare``).
+    """
+    recorded = (one for one in sessions.iterdir() if store.is_session(one) and not one.name.endswith("_autopilot"))
+    for folder in sorted(recorded):
         state = store.state_of(folder)
         leader = queries.incumbent(state)
         found = next((e for e in kernels_to_bank(folder, state) if leader is not None and e.kernel == leader.id), None)

@@ -74,7 +74,7 @@ def test_every_doubt_is_printed_below_the_table() -> None:
 def test_every_shipped_incumbent_is_measured_on_what_its_session_judged_it_on() -> None:
     sessions = Path(__file__).resolve().parents[2] / "sessions"
     leaders = list(results.leaders(sessions, []))
-    assert len(leaders) == len(list(sessions.iterdir()))
+    assert len(leaders) == len([one for one in sessions.iterdir() if not one.name.endswith("_autopilot")])
     found = {one.problem: results.assignment_of(one, "cuda:0", ("eager",), fresh=True) for one in leaders}
     shapes = {problem: (one.suite, len(one.workloads)) for problem, one in found.items()}
     assert shapes["rmsnorm_bf16"] == ("models", 8)
