@@ -283,7 +283,9 @@ def test_a_kernel_gets_no_process_that_has_ended() -> None:
     device = devices.describe("cpu")
     pool = ProcessPool(catalog.find("softmax"), device, cold=True, confined=False)
     closed: list[bool] = []
-    living, ended = (SimpleNamespace(alive=alive, one_queue=True, close=lambda: closed.append(True)) for alive in (True, False))
+    living, ended = (
+        SimpleNamespace(alive=alive, few_queues=True, close=lambda: closed.append(True)) for alive in (True, False)
+    )
     pool._prestarted += [living, ended, ended]  # type: ignore[list-item]
     assert pool.kernel("plan") is living  # type: ignore[comparison-overlap]
     assert len(closed) == 2
@@ -294,9 +296,9 @@ def test_a_kernel_with_host_code_gets_all_work_queues(monkeypatch: pytest.Monkey
     device = devices.describe("cpu")
     pool = ProcessPool(catalog.find("softmax"), device, cold=True, confined=False)
     closed: list[bool] = []
-    pool._prestarted.append(SimpleNamespace(alive=True, one_queue=True, close=lambda: closed.append(True)))  # type: ignore[arg-type]
+    pool._prestarted.append(SimpleNamespace(alive=True, few_queues=True, close=lambda: closed.append(True)))  # type: ignore[arg-type]
     monkeypatch.setattr(process_pool, "RunnerClient", lambda host, **options: options)
-    for contract, one_queue in (("module", False), ("host", False), ("plan", True)):
+    for contract, few_queues in (("module", False), ("host", False), ("plan", True)):
         for rival in (False, True):
-            assert pool.kernel(contract, rival=rival)["one_queue"] is one_queue  # type: ignore[index]
+            assert pool.kernel(contract, rival=rival)["few_queues"] is few_queues  # type: ignore[index]
     assert closed == [True]

@@ -130,17 +130,17 @@ class Host:
         lines = process.stderr.read()[-4000:].decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 
-    def spawn(self, *, one_queue: bool = False) -> RunnerHandle:
+    def spawn(self, *, few_queues: bool = False) -> RunnerHandle:
         """Fork a runner. Restarts the host if a kernel has ended it. Raises SandboxError.
 
-        ``one_queue``: its device context gets one work queue (``messages.Spawn``).
+        ``few_queues``: its device context gets two work queues (``messages.Spawn``).
         """
         for _ in range(2):
             self.start()
             channel, theirs = Channel.pair()
             with theirs:
                 try:
-                    reply = self._ask(Spawn(one_queue), (theirs.fileno(),))
+                    reply = self._ask(Spawn(few_queues), (theirs.fileno(),))
                 except SandboxError:
                     self.close()
                     continue

@@ -54,7 +54,7 @@ class ProcessPool:
         self._baseline_runners: dict[tuple[str, int], RunnerClient] = {}
         self._prestarted: list[RunnerClient] = []
         self._prestarted_unused = False
-        self._one_queue = False
+        self._few_queues = False
         self.keeps_loads = False
         """Whether trusted runners keep what they have loaded for every workload: their test beds stay."""
         self._empty_arguments: dict[int, tuple[object, ...]] = {}
@@ -107,17 +107,17 @@ class ProcessPool:
     def kernel(self, contract: str, *, rival: bool = False) -> RunnerClient:
         """A fresh runner for a kernel of this contract: a prestarted or a new one."""
         if rival:
-            return RunnerClient(self._rival_host, seconds=CALL_S, party=OTHER, one_queue=_on_one_stream(contract))
-        self._one_queue = _on_one_stream(contract)
+            return RunnerClient(self._rival_host, seconds=CALL_S, party=OTHER, few_queues=_on_one_stream(contract))
+        self._few_queues = _on_one_stream(contract)
         while self._prestarted:
             started = self._prestarted.pop()
-            if started.alive and started.one_queue == self._one_queue:
+            if started.alive and started.few_queues == self._few_queues:
                 return started
             started.close()
         return self._new_runner()
 
     def _new_runner(self) -> RunnerClient:
-        return RunnerClient(self._candidate_host, seconds=CALL_S, one_queue=self._one_queue)
+        return RunnerClient(self._candidate_host, seconds=CALL_S, few_queues=self._few_queues)
 
     def baselines(self, bed: TestBed, names: Sequence[str], pair: int) -> dict[str, RunnerClient]:
         """The baselines' runners of one pair, by name; started at first use and kept for the pairs of later kernels.

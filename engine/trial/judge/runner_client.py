@@ -54,17 +54,17 @@ class RunnerClient:
     """A runner from fork to end. Use it as a context manager: the process is always reaped."""
 
     def __init__(
-        self, host: Host, *, seconds: float, trusted: bool = False, party: str = KERNEL, one_queue: bool = False
+        self, host: Host, *, seconds: float, trusted: bool = False, party: str = KERNEL, few_queues: bool = False
     ) -> None:
         """``seconds``: time limit of a call. ``trusted``: its faults are the machine's or the reference's; it is frozen between
-        calls like any other, and all start a call in the same state. ``party``: whose memory a kernel writes. ``one_queue``:
-        its device context gets one work queue."""
+        calls like any other, and all start a call in the same state. ``party``: whose memory a kernel writes. ``few_queues``:
+        its device context gets two work queues."""
         self.party = TRUSTED if trusted else party
-        self.one_queue = one_queue
+        self.few_queues = few_queues
         self._host = host
         self._seconds = seconds
         self._trusted = trusted
-        self._runner: RunnerHandle | None = host.spawn(one_queue=one_queue)
+        self._runner: RunnerHandle | None = host.spawn(few_queues=few_queues)
         self._has_context = False
         self._warming = self._switching = False
         self._kept: WeakKeyDictionary[object, int] = WeakKeyDictionary()

@@ -98,14 +98,14 @@ def _warm_up() -> None:
 def _answer(channel: Channel, runners: set[int], errors: dict[int, int], request: HostRequest, fds: list[int]) -> None:
     """``errors``: the pipe from each runner's standard error."""
     match request:
-        case Spawn(one_queue):
+        case Spawn(few_queues):
             read, write = os.pipe()
             os.set_blocking(read, False)
             os.set_blocking(write, False)  # a kernel that writes more than the pipe holds must not block
             pid = os.fork()
             if pid == 0:
-                if one_queue:
-                    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+                if few_queues:
+                    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "2"
                 _become_runner(channel, fds[0], write, (read, *errors.values()))
             for fd in (write, *fds):
                 os.close(fd)
