@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -183,8 +183,16 @@ def bench_for(wanted: EvaluationRequest, say: Say) -> AbstractAsyncContextManage
     return open_workbench(wanted.assignment, say, accept_unverifiable=wanted.accept_unverifiable)
 
 
+def build_ahead(bench: Workbench, requests: Iterable[EvaluationRequest]) -> None:
+    """Build all kernels of these requests in their order, while others are judged. Errors are raised by ``evaluate_on``."""
+    for wanted in requests:
+        with suppress(EspalierError):
+            bench.bench.build_ahead([kernel_spec(wanted.seed.kernel, chosen) for chosen in _tunable_choices(wanted, bench)])
+
+
 async def evaluate_on(bench: Workbench, wanted: EvaluationRequest) -> Evaluation:
     """Evaluate one kernel on a bench that may serve several, with one preparation. Raises EspalierError."""
+    build_ahead(bench, [wanted])
     tried: list[Variant] = []
     for chosen in _tunable_choices(wanted, bench):
         trial = await bench.attempt(kernel_spec(wanted.seed.kernel, chosen))

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from engine.api.evaluation import Evaluation, EvaluationRequest, bench_for, evaluate_here, evaluate_on, request
+from engine.api.evaluation import Evaluation, EvaluationRequest, bench_for, build_ahead, evaluate_here, evaluate_on, request
 from engine.cli import options as o
 from engine.cli.drive import ProgressPrinter, drive
 from engine.cli.exit_codes import DONE, DOUBTED, FAILED, end
@@ -196,6 +196,7 @@ async def _evaluate_all(
     first = next(wanted for _, wanted in requests if isinstance(wanted, EvaluationRequest))
     statuses = []
     async with bench_for(first, printer.show) as bench:
+        build_ahead(bench, [wanted for _, wanted in requests if isinstance(wanted, EvaluationRequest)])
         for file, wanted in requests:
             found: Evaluation | _NotEvaluated
             try:

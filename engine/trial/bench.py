@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
@@ -140,6 +140,10 @@ class TrialBench:
     async def build_candidate(self, kernel: KernelSpec, say: Say) -> BuiltKernel | BuildFailure:
         """Build for the workload and its hold-out shapes, or return what an earlier call built."""
         return await self._builds.build(kernel, say)
+
+    def build_ahead(self, kernels: Iterable[KernelSpec]) -> None:
+        """Build these in this order while others are judged, if the compilers do not take what is measured."""
+        self._builds.start(kernels)
 
     @property
     def is_prepared(self) -> bool:
@@ -336,6 +340,7 @@ class TrialBench:
         return self._judge.lease.held(say)
 
     async def close(self) -> None:
+        await self._builds.close()
         await self._judge.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,7 +24,8 @@ from engine.toolchain.kernel_build import KernelBuild, for_shape
 from engine.toolchain.kernel_file import KernelCode
 from engine.toolchain.static_scan import static_scan
 from engine.trial import protocol as p
-from engine.trial.judge_session import Assignment, JudgeSession, OpenedProblem, Say
+from engine.trial.builds_ahead import BuildsAhead
+from engine.trial.judge_session import Assignment, JudgeSession, OpenedProblem, Say, silent
 from engine.trial.tools import module_compilers
 from engine.trial.tools.kernel_case import KernelCase
 from engine.trial.tools.module_compilers import ModuleCaches
@@ -181,13 +182,32 @@ class KernelBuilds:
         self._assignment = assignment
         self._judge = judge
         self._built: dict[tuple[str, str], BuiltKernel] = {}
+        self._ahead = BuildsAhead(self._build_silently, _key)
+
+    def start(self, kernels: Iterable[KernelSpec]) -> None:
+        """Build these ahead in this order. Not on a CPU, whose cores are measured, nor modules, which need inputs."""
+        if self._assignment.device != "cpu":
+            self._ahead.start(kernel for kernel in kernels if kernel.dialect is not Dialect.PYTHON)
+
+    async def close(self) -> None:
+        """End the builds that run ahead."""
+        await self._ahead.close()
 
     async def build(self, kernel: KernelSpec, say: Say) -> BuiltKernel | BuildFailure:
         """Build for the workload and its hold-out shapes, or return what an earlier call built."""
+        ahead = await self._ahead.take(kernel)
+        found = await self._build(kernel, say) if ahead is None else ahead
+        if isinstance(found, BuildFailure):
+            return found
+        return replace(found, candidate=msgspec.structs.replace(found.candidate, name=kernel.name))
+
+    async def _build_silently(self, kernel: KernelSpec) -> BuiltKernel | BuildFailure:
+        return await self._build(kernel, silent)
+
+    async def _build(self, kernel: KernelSpec, say: Say) -> BuiltKernel | BuildFailure:
         key = _key(kernel)
         if key in self._built:
-            known = self._built[key]
-            return replace(known, candidate=msgspec.structs.replace(known.candidate, name=kernel.name))
+            return self._built[key]
         target = await self.target(say)
         async with self._compiling(say):
             say(f"building {kernel.name}")

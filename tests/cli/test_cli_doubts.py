@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from engine.domain.settings import Limits
 from engine.session.fake_bench import FAKE_CPU
 from engine.session.live import LiveSession
 from engine.session.workbench import KernelTrial
+from engine.trial.kernel_builds import KernelSpec
 
 DOUBT = "not corroborated: planted"
 EVIDENCE = "planted: suspicious"
@@ -162,6 +163,10 @@ class GivenBench:
         self.bench = self
         self._finals = finals
         self._raced = raced
+        self.ahead: list[tuple[str, int]] = []
+
+    def build_ahead(self, kernels: Iterable[KernelSpec]) -> None:
+        self.ahead += [(kernel.name, kernel.tunables["STEP"]) for kernel in kernels]
 
     def say(self, text: str) -> None:
         """Nobody listens."""
@@ -349,6 +354,19 @@ def test_eval_of_several_has_the_status_of_the_worst(
     result = espalier("eval", "softmax", *sorted(several(tmp_path, kernel, 2).glob("*.cpp")), "--device", "cpu")
     assert result.status == status
     assert [line.split()[0].endswith(f"k{number}.cpp") for number, line in enumerate(result.out.splitlines())] == [True, True]
+
+
+def test_all_kernels_are_built_ahead_in_their_order(
+    espalier: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kernel: Path
+) -> None:
+    """Those of a folder before the first is judged; variants, too."""
+    bench = GivenBench([FINALS["measured"][0] for _ in range(5)])
+    given(monkeypatch, evaluating, bench)
+    espalier("eval", "softmax", several(tmp_path, kernel, 2), "--device", "cpu")
+    assert [name for name, _ in bench.ahead[:2]] == ["k0.cpp", "k1.cpp"]
+    bench.ahead.clear()
+    espalier("eval", "softmax", str(kernel), "--device", "cpu", "--all-variants")
+    assert sorted(step for _, step in bench.ahead) == [1, 2, 4]
 
 
 def test_a_trial_that_cannot_be_finished_does_not_stop_the_others(
