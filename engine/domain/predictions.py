@@ -57,13 +57,15 @@ class PredictionRecord:
 
 
 def gain(state: SessionState, kernel: Kernel) -> Interval | None:
-    """The kernel's measured speedup over its parent; ``None`` if one of them has no corroborated time on the present device.
+    """The kernel's measured speedup over its parent; ``None`` if one of them has no corroborated time, or both have not on one
+    device with the same baselines.
 
     Both were measured against the same baseline in separate runs, so their errors are independent and add in quadrature.
     """
     parent = state.kernels.get(kernel.parent or "")
-    mine = _measured(state, kernel)
-    before = _measured(state, parent) if parent is not None else None
+    if parent is None or parent.epoch != kernel.epoch:
+        return None
+    mine, before = _measured(state, kernel), _measured(state, parent)
     if mine is None or before is None:
         return None
     value = mine.value / before.value
@@ -74,13 +76,23 @@ def gain(state: SessionState, kernel: Kernel) -> Interval | None:
 
 def _measured(state: SessionState, kernel: Kernel) -> Interval | None:
     """Speedup over the ranking baseline, if it is sound, positive and finite."""
-    found = queries.speedup(state, kernel) if kernel.stage is Stage.MEASURED and queries.is_sound(kernel) else None
+    if kernel.measurement is None or kernel.stage is not Stage.MEASURED or not queries.is_sound(kernel):
+        return None
+    found = kernel.measurement.speedup.get(queries.ranking_baseline(state))
     usable = found is not None and all(0 < end < math.inf for end in (found.low, found.value, found.high))
     return found if usable else None
 
 
 def best_kernel(state: SessionState, idea: Idea) -> Kernel | None:
-    """The idea's best measured kernel."""
+    """The idea's best measured kernel; where none is measured with the present device and baselines, of the latest others."""
+    here = _best_here(state, idea)
+    if here is not None:
+        return here
+    known = [(k.epoch, found.low, k.id) for k in map(state.kernels.__getitem__, idea.kernels) if (found := _measured(state, k))]
+    return state.kernels[max(known)[-1]] if known else None
+
+
+def _best_here(state: SessionState, idea: Idea) -> Kernel | None:
     return next((k for k in queries.ranked(state) if k.idea == idea.id and k.stage is Stage.MEASURED), None)
 
 
@@ -96,7 +108,7 @@ def is_dead(state: SessionState, idea: Idea) -> bool:
         return False
     if all(state.kernels[k].stage is Stage.CANCELLED for k in idea.kernels):
         return False
-    best = best_kernel(state, idea)
+    best = _best_here(state, idea)
     if best is None:
         return not any(state.kernels[k].stage in (Stage.MEASURED, Stage.QUARANTINED) for k in idea.kernels)
     measured = gain(state, best)

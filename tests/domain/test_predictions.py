@@ -9,6 +9,7 @@ import pytest
 from support import builders as b
 
 from engine.domain import events as e
+from engine.domain.folds import advance
 from engine.domain.model import Author, FailureKind, IdeaText, Interval
 from engine.domain.predictions import (
     PredictionRecord,
@@ -73,6 +74,20 @@ def test_the_best_kernel_of_an_idea_counts() -> None:
     found = best_gain(state, state.ideas["i2"])
     assert found is not None
     assert found.value == pytest.approx(1.5)
+
+
+def test_what_an_idea_gained_stays_known_with_fresh_baselines() -> None:
+    """Only ratios across them mean nothing. Prompts said of such ideas that no kernel of theirs was verified."""
+    before = _state(_tried("i2", 1.5, 2.5, 3.0), _tried("i3", 1.5, 2.0))
+    state = advance(before, b.entries([e.SessionPrepared(b.device(), b.preparation())], start=before.seq + 1))
+    assert (before.epoch, state.epoch) == (1, 2)
+    idea = state.ideas["i2"]
+    assert gain(state, state.kernels["k21"]) == gain(before, before.kernels["k21"]) is not None
+    assert best_kernel(state, idea) == state.kernels["k21"]
+    assert best_gain(state, idea) == best_gain(before, before.ideas["i2"])
+    assert not is_dead(state, idea)
+    again = replace(state, kernels={**state.kernels, "k1": replace(state.kernels["k1"], epoch=2)})
+    assert gain(again, again.kernels["k21"]) is None
 
 
 @pytest.mark.parametrize(
