@@ -114,6 +114,18 @@ def test_an_unverifiable_problem_is_marked(state: SessionState) -> None:
     assert dict(evidence(unverifiable))["check"].text.startswith("NOT VERIFIABLE")
 
 
+def test_times_from_earlier_baselines_are_marked_and_explained_once(state: SessionState) -> None:
+    """Each of some twenty rows ended with the explanation."""
+    explanation = "not compared: kernels measured on another device or with earlier baselines"
+    assert not any("not compared" in text for text in shown(state))
+    assert explanation not in [found.text for _, found in evidence(state)]
+    old = queries.incumbent(state)
+    assert old is not None
+    mixed = replace(state, kernels={**state.kernels, old.id: replace(old, epoch=state.epoch - 1)})
+    assert [f" {old.id} " in text for text in shown(mixed) if "not compared" in text] == [True]
+    assert [found.text for _, found in evidence(mixed)].count(explanation) == 1
+
+
 def test_an_empty_session_has_a_tree_and_a_summary() -> None:
     assert shown(SessionState()) == ["no kernel yet"]
     found = summarise(SessionState(), Path("/somewhere"))

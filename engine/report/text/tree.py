@@ -115,7 +115,7 @@ def _remarks(state: SessionState, kernel: Kernel) -> str:
         "seed" if kernel.seed else "",
         "pinned" if kernel.id in state.pinned else "",
         "pruned" if queries.is_pruned(state, kernel.id) else "",
-        "on another device or with earlier baselines" if kernel.epoch != state.epoch else "",
+        "not compared" if _is_from_before(state, kernel) else "",
         "accepted by the engineer" if kernel.accepted else "",
         "; ".join(corroboration.of_measurement(measured)),
         races.remark(state, kernel),
@@ -147,7 +147,14 @@ def evidence(state: SessionState) -> list[tuple[str, Span]]:
             ("sandbox", sandbox_words(found.sandbox)),
             *(("note", Span(note, Tone.WARN)) for note in (*found.gate.notes, *found.notes)),
         ]
+    if any(_is_from_before(state, kernel) for kernel in state.kernels.values()):
+        rows.append(("note", Span("not compared: kernels measured on another device or with earlier baselines", Tone.WARN)))
     return [*rows, ("incumbent", _incumbent_words(state)), *_doubted(state), *races.lead_evidence(state)]
+
+
+def _is_from_before(state: SessionState, kernel: Kernel) -> bool:
+    """Whether its time is from another device, or from before the baselines were measured again."""
+    return kernel.measurement is not None and kernel.epoch != state.epoch
 
 
 def _doubted(state: SessionState) -> Iterator[tuple[str, Span]]:
