@@ -5,11 +5,13 @@ Nothing is stored on disk except in the build cache.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from engine.domain import instruction_mix
 from engine.domain import work as w
@@ -83,8 +85,30 @@ class Workbench:
         if not hasattr(ready, "candidate"):
             kind = FailureKind.TIMED_OUT if ready.timed_out else FailureKind.BUILD_FAILED
             return KernelTrial(w.Failed(Failure(kind, ready.reason), ready.seconds), None, build_s, None, None)
-        if isinstance(ready, BuiltKernel):
-            self.included = ready.artefact.included
+        if not isinstance(ready, BuiltKernel):
+            return await self._judged(kernel, build_s)
+        self.included = ready.artefact.included
+        async with self._counting(ready.artefact.binary) as counted:
+            trial = await self._judged(kernel, build_s)
+            if trial.timed is None:
+                return trial
+            return replace(trial, limit=instruction_mix.limit(trial.timed.light, await counted()))
+
+    @asynccontextmanager
+    async def _counting(self, binary: Path) -> AsyncIterator[Callable[[], Awaitable[Mapping[str, int]]]]:
+        """The instruction mix of a kernel: read beside its trial, or, where that would use what is measured, when asked for."""
+        if self.device.kind == "cpu":
+            yield lambda: instruction_counts(binary)
+            return
+        reading = asyncio.create_task(instruction_counts(binary))
+        try:
+            yield lambda: reading
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _judged(self, kernel: KernelSpec, build_s: float) -> KernelTrial:
+        """The trial of a kernel that is built."""
         began = time.monotonic()
         if not self.complete:
             self.say(f"checking {kernel.name}")
@@ -100,11 +124,7 @@ class Workbench:
             return KernelTrial(verified, proven, build_s, verify_s, None)
         began = time.monotonic()
         measured = await self.bench.measure_kernel(kernel, self.say)
-        trial = KernelTrial(measured, verified.verification, build_s, verify_s, time.monotonic() - began)
-        if trial.timed is None or not isinstance(ready, BuiltKernel):
-            return trial
-        mix = await instruction_counts(ready.artefact.binary)
-        return replace(trial, limit=instruction_mix.limit(trial.timed.light, mix))
+        return KernelTrial(measured, verified.verification, build_s, verify_s, time.monotonic() - began)
 
     async def sustain(self, kernel: KernelSpec, tried: KernelTrial) -> KernelTrial:
         """``tried`` with the sustained regime too, if the kernel is measured. A kernel that fails back to back has failed."""
