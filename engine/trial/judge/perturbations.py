@@ -14,6 +14,7 @@ from random import Random
 import torch
 
 from engine.problem.values import map_arguments
+from engine.trial.judge import equal_numbers
 from engine.trial.judge.blocks import in_blocks
 
 OWN = "own"
@@ -215,6 +216,8 @@ PERTURBATIONS: dict[str, Change] = {
     NANS: _with_nans,
 }
 """Name → change applied to every floating-point input."""
+UNEQUAL = "unequal"
+"""Inputs of equal integers or booleans get other values (``equal_numbers``); the others are unchanged."""
 WIDE_ONLY = ("raised", "sunk", "edges", "outliers", "few")
 """Not for half precision: 1000 + x loses x, and 1000² overflows."""
 TYING = ("ties", "zeros", ZERO_SLICES)
@@ -222,13 +225,17 @@ TYING = ("ties", "zeros", ZERO_SLICES)
 
 
 def perturb(inputs: tuple[object, ...], distribution: str, seed: int | None = None) -> tuple[object, ...]:
-    """``inputs`` in this distribution, the same for the same seed; integer and non-tensor inputs are unchanged.
+    """``inputs`` in this distribution, the same for the same seed; non-tensor inputs are unchanged.
 
-    The given tensors stay as they are. Beside their copies, memory is taken for one block at a time.
+    Integers and booleans change in ``UNEQUAL`` only. The given tensors stay as they are. Beside their copies, memory is taken
+    for one block at a time.
     """
     if distribution == OWN:
         return inputs
-    change, rng = PERTURBATIONS[distribution], Random(secrets.randbits(62) if seed is None else seed)
+    rng = Random(secrets.randbits(62) if seed is None else seed)
+    if distribution == UNEQUAL:
+        return map_arguments(lambda t: equal_numbers.varied(t, rng) if equal_numbers.can_vary(t) else t, inputs)
+    change = PERTURBATIONS[distribution]
 
     def changed(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
