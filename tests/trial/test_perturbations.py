@@ -265,6 +265,69 @@ def test_integers_that_may_be_indices_paddings_or_sizes_stay(given: torch.Tensor
     assert perturb((given,), UNEQUAL)[0] is given
 
 
+PRODUCT = """
+import torch
+rows = 48
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+        return torch.matmul(x, y)
+def get_inputs():
+    return [MADE(torch.rand(rows, rows)) for _ in range(2)]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "partial"),
+    [
+        ("torch.triu", torch.triu),
+        ("torch.tril", torch.tril),
+        ("(lambda a: torch.diag(a.diag()))", lambda a: torch.diag(a.diag())),
+        ("(lambda a: a + a.T)", lambda a: torch.triu(a) + torch.triu(a, 1).T),
+    ],
+    ids=["upper", "lower", "diagonal", "symmetric"],
+)
+def test_a_kernel_may_read_the_part_of_a_matrix_that_its_structure_leaves(
+    tmp_path: Path, made: str, partial: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    (tmp_path / "reference.py").write_text(PRODUCT.replace("MADE", made))
+    problem = catalog.find(str(tmp_path))
+    reference = Reference(problem, problem.workloads[0])
+    calibration = calibrate(reference, "class")
+    assert len(calibration.distributions) > 15
+    for distribution in calibration.distributions:
+        case = make_case(reference, distribution)
+        x, y = (a for a in case.inputs if isinstance(a, torch.Tensor))
+        assert torch.equal(partial(x).nan_to_num(7), x.nan_to_num(7))
+        assert distribution == OWN or float(x.abs().max()) != 1.0
+        ruling = calibration.policy.rule([partial(x) @ partial(y)], case.expected, ["out"], distribution)
+        assert ruling.passed or distribution in ("infinities", "NaN")
+
+
+def test_swaps_keep_a_triangle() -> None:
+    given = torch.triu(torch.rand(200, 200) + 1)
+    for seed in range(50):
+        (moved,) = with_swaps((given,), (seed,))
+        assert isinstance(moved, torch.Tensor)
+        assert torch.equal(torch.triu(moved), moved)
+        assert not torch.equal(moved, given)
+
+
+def test_swaps_move_the_few_numbers_of_a_sparse_tensor() -> None:
+    given = torch.eye(100)[torch.randperm(100)]
+    assert any(not torch.equal(with_swaps((given,), (seed,))[0], given) for seed in range(100))
+
+
+@pytest.mark.parametrize("number", [0.0, 1.0])
+def test_a_matrix_of_one_number_keeps_neither_zeros_nor_symmetry(number: float) -> None:
+    given = torch.full((30, 30), number)
+    (bent,) = perturb((given,), "shifted")
+    assert bool((bent == number + 32).all())
+    (edges,) = perturb((given,), "edges")
+    assert not torch.equal(edges, edges.mT)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float8_e4m3fn])
 def test_swaps_move_a_few_elements_and_are_the_same_in_place_and_in_a_copy(dtype: torch.dtype) -> None:
     given = (torch.randn(300, 40).to(dtype).t(), torch.arange(5), 0.5, [torch.zeros(0), torch.randn(())])
