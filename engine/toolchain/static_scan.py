@@ -178,7 +178,7 @@ def _uses(node: ast.AST, names: dict[str, str]) -> Iterator[Finding]:
 
 
 def _is_version_of(node: ast.AST, state: frozenset[str]) -> bool:
-    """Whether an expression is the version counter of a module's own tensor: it tells whether packed weights are still current."""
+    """Whether an expression is the version counter of a module's own tensor, which tells whether packed weights are current."""
     return isinstance(node, ast.Attribute) and node.attr == "_version" and _is_state(node.value, state)
 
 

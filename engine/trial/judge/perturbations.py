@@ -235,8 +235,8 @@ TYING = ("ties", "zeros", ZERO_SLICES)
 def perturb(inputs: tuple[object, ...], distribution: str, seed: int | None = None) -> tuple[object, ...]:
     """``inputs`` in this distribution, the same for the same seed; non-tensor inputs are unchanged.
 
-    Integers and booleans change in ``UNEQUAL`` only. Zeros among other numbers stay, and symmetric matrices stay so. The given tensors stay as they are. Beside their copies, memory is taken
-    for one block at a time.
+    Integers and booleans change in ``UNEQUAL`` only. Zeros among other numbers and symmetry are kept (``structure``). The given
+    tensors stay as they are. Beside their copies, memory is taken for one block at a time.
     """
     if distribution == OWN:
         return inputs

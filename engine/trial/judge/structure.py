@@ -1,7 +1,7 @@
 """What perturbed inputs keep of the problem's own: zeros among other numbers, and symmetry. Imports torch.
 
-A product of triangular, banded or symmetric matrices invites a kernel that reads a part of them. It is right for the inputs that
-the problem states, and would be wrong if a perturbation filled the zeros or broke the symmetry.
+A product of triangular, banded or symmetric matrices invites a kernel that reads a part of them. It is right for the inputs
+that the problem states, and would be wrong if a perturbation filled the zeros or broke the symmetry.
 """
 
 from __future__ import annotations
