@@ -1,9 +1,10 @@
-"""Varies parameters and buffers that a model's constructor fills with one number. Imports torch.
+"""Varies parameters and buffers that a model's constructor fills with one number, or as an identity. Imports torch.
 
-Affine weights of ones, zero biases and running statistics hide a kernel that leaves them out. While a model is constructed,
-every such tensor gets random values near its number instead: nonzero ones keep their sign. The values depend on the seed, the
-number, the count of elements and the trial's device only, on which they are drawn: a kernel's module with other names or
-another order of layers gets the same ones, and one that prepares its weights in the constructor prepares these.
+Affine weights of ones, zero biases, running statistics and weights that copy their input hide a kernel that leaves them out.
+While a model is constructed, every such tensor gets random values near its number instead: nonzero ones keep their sign. The
+values depend on the seed, the number, the count of elements and the trial's device only, on which they are drawn: a kernel's
+module with other names or another order of layers gets the same ones, and one that prepares its weights in the constructor
+prepares these.
 """
 
 from __future__ import annotations
@@ -26,11 +27,29 @@ _SEEDS = 2**63
 
 
 def _constant_of(tensor: Tensor | None) -> float | None:
-    """The finite number that all elements of a floating-point tensor equal; ``None`` if they differ or there are none."""
+    """The finite number that all elements of a floating-point tensor equal, ``None`` if they differ or there are none.
+
+    Of a weight that copies its input it is 0, as most elements are.
+    """
     if tensor is None or not tensor.is_floating_point() or tensor.numel() == 0 or tensor.is_meta or _is_special(tensor):
         return None
-    first = float(tensor.detach().reshape(-1)[0])
-    return first if math.isfinite(first) and bool((tensor.detach() == first).all()) else None
+    values = tensor.detach()
+    first = float(values.reshape(-1)[0])
+    if math.isfinite(first) and bool((values == first).all()):
+        return first
+    return 0.0 if isinstance(tensor, nn.Parameter) and tensor.requires_grad and _is_identity(values) else None
+
+
+def _is_identity(tensor: Tensor) -> bool:
+    """Whether a weight passes its input on, times one number: ``nn.init.eye_``, and ``dirac_`` with one element per channel."""
+    if tensor.dim() < 2 or tensor.shape[0] != tensor.shape[1]:
+        return False
+    taps = tensor.flatten(2) if tensor.dim() > 2 else tensor[..., None]
+    tap = int((taps[0, 0] != 0).int().argmax())
+    diagonal = torch.eye(tensor.shape[0], dtype=tensor.dtype, device=tensor.device) * taps[0, 0, tap]
+    return (
+        bool(taps[0, 0, tap].isfinite()) and bool((taps[..., tap] == diagonal).all()) and int((taps != 0).sum()) == len(tensor)
+    )
 
 
 def _is_special(tensor: Tensor) -> bool:
@@ -39,7 +58,7 @@ def _is_special(tensor: Tensor) -> bool:
 
 
 Constant = tuple[float, int]
-"""A number, and how many elements of a tensor equal it."""
+"""A number, and how many elements the tensor has."""
 
 
 def constants_of(model: nn.Module) -> frozenset[Constant]:
@@ -110,6 +129,8 @@ def varied_constants(seed: int, constants: Collection[Constant], device: torch.d
     places: list[tuple[Any, str, Any]] = [
         (nn.init, "_no_grad_fill_", after(nn.init._no_grad_fill_)),
         (nn.init, "_no_grad_zero_", after(nn.init._no_grad_zero_)),
+        (nn.init, "eye_", after(nn.init.eye_)),
+        (nn.init, "dirac_", after(nn.init.dirac_)),
         (nn.Module, "register_parameter", registered(nn.Module.register_parameter)),
         (nn.Module, "register_buffer", registered(nn.Module.register_buffer)),
         (_NormBase, "reset_running_stats", reset),

@@ -235,9 +235,23 @@ def _remedy(error: BaseException, reason: str) -> str:
         return "install it, or copy the code into the file"
     if "does not require grad" in reason:
         return "forward is called without gradients; compute them in it, under torch.enable_grad()"
-    if "Torch not compiled with CUDA enabled" in reason or "no NVIDIA driver" in reason or "0 active drivers" in reason:
+    if asks_for_gpu(reason):
         return "it needs a GPU: run it on a machine with one"
     return "correct the reference or the workload's settings"
+
+
+_WITHOUT_GPU = (
+    "Torch not compiled with CUDA enabled",
+    "no NVIDIA driver",
+    "No CUDA GPUs are available",
+    "0 active drivers",  # Triton
+    "CUDA_HOME environment variable is not set",  # torch.utils.cpp_extension, for CUDA sources
+)
+
+
+def asks_for_gpu(reason: str) -> bool:
+    """Whether an error says that code needs a GPU, or CUDA to be compiled, where there is none."""
+    return any(text in reason for text in _WITHOUT_GPU)
 
 
 def plain_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:

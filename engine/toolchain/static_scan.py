@@ -10,6 +10,7 @@ In ``python`` and ``triton`` kernels names are resolved through imports, and C++
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from engine.domain import python_syntax
@@ -84,9 +85,11 @@ def _scan_python(code: str, task_files: Iterable[str]) -> Iterator[Finding]:
     names = _imported(tree)
     of_task = {_dumped(node) for text in task_files for node in _parsed(text).body} - {""}
     own = [node for node in tree.body if not of_task or _dumped(node) not in of_task]
+    state = _names_of_own_state(tree)
     for node in (inner for top in own for inner in ast.walk(top)):
         yield from _imports(node)
-        yield from _uses(node, names)
+        if not _is_version_of(node, state):
+            yield from _uses(node, names)
         yield from _stores(node, names)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from _string(node)
@@ -172,6 +175,35 @@ def _uses(node: ast.AST, names: dict[str, str]) -> Iterator[Finding]:
             yield Finding(node.lineno, "os.environ", _ENVIRONMENT)
     elif isinstance(node, ast.FunctionDef) and node.name in _INNER:
         yield Finding(node.lineno, node.name, "overrides torch's dispatch")
+
+
+def _is_version_of(node: ast.AST, state: frozenset[str]) -> bool:
+    """Whether an expression is the version counter of a module's own tensor, which tells whether packed weights are current."""
+    return isinstance(node, ast.Attribute) and node.attr == "_version" and _is_state(node.value, state)
+
+
+def _is_state(node: ast.AST, state: frozenset[str]) -> bool:
+    """Whether an expression is an attribute of ``self``, at any depth, or a name that stands for one."""
+    if isinstance(node, ast.Name):
+        return node.id in state
+    while isinstance(node, ast.Attribute):
+        node = node.value
+        if isinstance(node, ast.Name) and node.id == "self":
+            return True
+    return False
+
+
+def _names_of_own_state(tree: ast.AST) -> frozenset[str]:
+    """The names that nothing but attributes of ``self`` is ever bound to, in the whole file."""
+    nodes = list(ast.walk(tree))
+    bound = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    to_state = Counter(
+        node.targets[0].id
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _is_state(node.value, frozenset())
+    )
+    parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return frozenset(name for name, times in to_state.items() if name not in parameters and bound[name] == times)
 
 
 def _environment(node: ast.Call, names: dict[str, str]) -> Iterator[Finding]:

@@ -164,3 +164,36 @@ def test_the_number_of_findings_is_limited() -> None:
 def test_any_text_can_be_scanned(text: str, dialect: Dialect) -> None:
     for found in static_scan(text, dialect):
         assert found.line >= 1
+
+
+REPACKED = """
+class ModelNew(nn.Module):
+    def forward(self, x):
+        BINDING
+        if self.version != VERSION:
+            self.packed, self.version = self.weight.t().contiguous(), VERSION
+        return x @ self.packed
+"""
+
+
+@pytest.mark.parametrize(
+    ("binding", "version"),
+    [
+        ("pass", "self.weight._version"), ("pass", "self.fc.weight._version"), ("weight = self.fc.weight", "weight._version"),
+    ],
+)  # fmt: skip
+def test_a_module_may_read_whether_its_own_weights_have_changed(binding: str, version: str) -> None:
+    assert static_scan(REPACKED.replace("BINDING", binding).replace("VERSION", version), Dialect.PYTHON) == ()
+
+
+@pytest.mark.parametrize(
+    ("binding", "version"),
+    [
+        ("pass", "x._version"), ("weight = x", "weight._version"), ("x = self.weight", "x._version"),
+        ("weight = self.weight; weight = x", "weight._version"), ("for weight in (x, self.weight): pass", "weight._version"),
+        ("pass", "self.pick(x)._version"),
+    ],
+)  # fmt: skip
+def test_the_version_of_anything_else_is_a_finding(binding: str, version: str) -> None:
+    found = static_scan(REPACKED.replace("BINDING", binding).replace("VERSION", version), Dialect.PYTHON)
+    assert [finding.what for finding in found] == ["_version"]

@@ -176,3 +176,51 @@ def test_modules_get_varied_constants(tmp_path: Path) -> None:
     for name, found in zip(HONEST, honest, strict=True):
         assert isinstance(found, w.Verified), (name, found)
         assert not any("constant parameters" in line for line in found.verification.caveats), name
+
+
+class Layers(nn.Module):
+    def __init__(self, fill: object) -> None:
+        super().__init__()
+        self.square = nn.Linear(6, 6, bias=False)
+        self.conv = nn.Conv1d(6, 6, 3, bias=False)
+        fill(self)  # type: ignore[operator]
+
+
+def with_init(model: Layers) -> None:
+    nn.init.eye_(model.square.weight)
+    nn.init.dirac_(model.conv.weight)
+
+
+def with_values(model: Layers) -> None:
+    model.square.weight = nn.Parameter(torch.eye(6))
+    model.conv.weight = nn.Parameter(torch.eye(6)[..., None] * torch.tensor([0.0, 1.0, 0.0]))
+
+
+@pytest.mark.parametrize("fill", [with_init, with_values])
+def test_weights_that_copy_their_input_vary_whatever_made_them(fill: object) -> None:
+    constants = constants_of(Layers(with_init))
+    assert constants == {(0.0, 36), (0.0, 108)}
+    with varied_constants(5, constants, torch.device("cpu")) as finish:
+        expected, model = Layers(with_init), Layers(fill)
+        finish(expected)
+        finish(model)
+    for mine, theirs in zip(model.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+        assert int((mine == 0).sum()) == 0
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        nn.Parameter(torch.eye(5), requires_grad=False), torch.eye(5), nn.Parameter(torch.ones(5, 5).tril()),
+        nn.Parameter(torch.eye(5, 4)), nn.Parameter(torch.diag(torch.arange(1.0, 6))), nn.Parameter(torch.eye(5).flip(0)),
+        nn.Parameter(torch.eye(5)[..., None].expand(5, 5, 3).clone()), nn.Parameter(torch.eye(5) * torch.nan),
+    ],
+)  # fmt: skip
+def test_fixed_transforms_and_other_patterns_stay(tensor: Tensor) -> None:
+    model = nn.Module()
+    if isinstance(tensor, nn.Parameter):
+        model.weight = tensor
+    else:
+        model.register_buffer("table", tensor)
+    assert constants_of(model) == frozenset()

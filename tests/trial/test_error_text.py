@@ -31,3 +31,22 @@ def test_a_message_of_long_lines_ends_with_its_first_ones() -> None:
 def test_a_short_text_is_left_alone() -> None:
     assert head_and_tail("short", 5) == "short"
     assert head_and_tail("0123456789", 4) == "01 … 6 characters left out … 89"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA_HOME environment variable is not set. Please set it to your CUDA install root.",
+        "Torch not compiled with CUDA enabled",
+        "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver from\nhttp://…",
+    ],
+)
+def test_a_kernel_for_a_gpu_says_so_on_a_cpu(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = _error_text(OSError(text)).splitlines()[-1]
+    assert last == f"needs a GPU, and is judged on the CPU: OSError: {text.splitlines()[0]}"
+    monkeypatch.setenv("ESPALIER_DEVICE", "cuda:0")
+    assert "judged on the CPU" not in _error_text(OSError(text))
+
+
+def test_other_errors_on_a_cpu_stay() -> None:
+    assert _error_text(OSError("CUDA is a word")).splitlines()[-1] == "OSError: CUDA is a word"

@@ -15,7 +15,7 @@ from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import Calibration, calibrate
 from engine.trial.judge.cases import make_case, output_names
-from engine.trial.judge.perturbations import OWN, PERTURBATIONS, perturb, swap_few, with_swaps
+from engine.trial.judge.perturbations import OWN, PERTURBATIONS, UNEQUAL, perturb, swap_few, with_swaps
 
 
 @pytest.mark.parametrize("name", [OWN, *PERTURBATIONS])
@@ -165,6 +165,169 @@ def test_outputs_on_slices_of_zeros_are_open_where_the_reference_divides_by_zero
         assert calibration.policy.rule([careful], case.expected, ["out"], "zero slices").passed
 
 
+def test_outputs_are_open_where_perturbed_inputs_leave_the_domain_of_a_logarithm(tmp_path: Path) -> None:
+    reference, calibration = calibrated(tmp_path, "(x * (x.log() - x.flip(1).log())).sum(1)")
+    assert "x-64" in calibration.distributions
+    for distribution, share in (("x-64", 1.0), ("alternating", 1.0), (OWN, 1.0), (OWN, 0.5)):
+        case = make_case(reference, distribution)
+        (x,) = case.inputs
+        assert isinstance(x, torch.Tensor)
+        by_quotient = (x * torch.log(x / x.flip(1))).sum(1) * share
+        assert calibration.policy.rule([by_quotient], case.expected, ["out"], distribution).passed == (share == 1)
+
+
+def test_no_number_of_an_output_is_open_beside_those_without_one(tmp_path: Path) -> None:
+    reference, calibration = calibrated(tmp_path, "x.log()")
+    case = make_case(reference, "blocks")
+    (right,) = case.expected
+    assert 0 < int(right.isnan().sum()) < right.numel()
+    anything_else = torch.where(right.isnan(), 7.0, right)
+    assert calibration.policy.rule([anything_else.float()], case.expected, ["out"], "blocks").passed
+    anything_else[~right.isnan()] += 0.5
+    assert not calibration.policy.rule([anything_else.float()], case.expected, ["out"], "blocks").passed
+    nowhere_a_number = torch.full_like(right, float("nan")).float()
+    assert not calibration.policy.rule([nowhere_a_number], case.expected, ["out"], "blocks").passed
+
+
+MASKED = """
+import torch
+rows, width = 12, 64
+class Model(torch.nn.Module):
+    def forward(self, x, keep, lengths):
+        return FORWARD
+def get_inputs():
+    return [torch.rand(rows, width), torch.ones(rows, width, dtype=torch.bool), torch.full((rows,), width)]
+def get_init_inputs():
+    return []
+"""
+ATTENTION = """torch.softmax(x.masked_fill(~keep, -torch.inf), 1) * (torch.arange(width) < lengths[:, None])"""
+
+
+@pytest.mark.parametrize(
+    ("shortcut", "right"),
+    [
+        (lambda x, keep, lengths: torch.softmax(x, 1), False),
+        (lambda x, keep, lengths: torch.softmax(x.masked_fill(~keep, -torch.inf), 1), False),
+        (lambda x, keep, lengths: torch.softmax(x, 1) * (torch.arange(64) < lengths[:, None]), False),
+        (lambda x, k, n: torch.where(k, x.exp(), 0) / (x.exp() * k).sum(1, True) * (torch.arange(64) < n[:, None]), True),
+    ],
+    ids=["neither", "no lengths", "no mask", "both"],
+)  # fmt: skip
+def test_a_kernel_that_does_not_read_a_mask_or_lengths_that_are_always_full_fails(
+    tmp_path: Path, shortcut: Callable[..., torch.Tensor], right: bool
+) -> None:
+    (tmp_path / "reference.py").write_text(MASKED.replace("FORWARD", ATTENTION))
+    problem = catalog.find(str(tmp_path))
+    reference = Reference(problem, problem.workloads[0])
+    calibration = calibrate(reference, "class")
+    assert UNEQUAL in calibration.distributions
+    for distribution in (OWN, UNEQUAL):
+        case = make_case(reference, distribution)
+        ruling = calibration.policy.rule([shortcut(*case.inputs)], case.expected, ["out"], distribution)
+        assert ruling.passed == (right or distribution == OWN)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    ["x[keep]", "x[: int(lengths.sum()) // width]", "torch.cat([row[:n] for row, n in zip(x, lengths)])"],
+)
+def test_masks_and_lengths_stay_where_they_decide_the_shape_of_an_output(tmp_path: Path, forward: str) -> None:
+    (tmp_path / "reference.py").write_text(MASKED.replace("FORWARD", forward))
+    problem = catalog.find(str(tmp_path))
+    assert UNEQUAL not in calibrate(Reference(problem, problem.workloads[0]), "class").distributions
+
+
+@pytest.mark.parametrize("shape", [(2,), (7,), (1, 2), (5, 1, 4), (2, 3, 5), (64, 300, 11)])
+@pytest.mark.parametrize(("number", "dtype"), [(True, torch.bool), (False, torch.bool), (1, torch.uint8), (9, torch.int32)])
+def test_equal_numbers_change_somewhere_and_one_stays_in_every_line(
+    shape: tuple[int, ...], number: int, dtype: torch.dtype
+) -> None:
+    given = torch.full(shape, number, dtype=dtype).transpose(0, -1)
+    for seed in range(20):
+        (bent,) = perturb((given,), UNEQUAL, seed)
+        assert isinstance(bent, torch.Tensor)
+        assert (bent.shape, bent.dtype) == (given.shape, given.dtype)
+        assert torch.equal(bent, perturb((given,), UNEQUAL, seed)[0])
+        assert not torch.equal(bent, given)
+        assert all(bool((bent == number).any(dim).all()) for dim in range(given.dim()) if given.shape[dim] > 1)
+        assert dtype is torch.bool or (int(bent.min()) >= (number > 1) and int(bent.max()) == number)
+    assert bool((given == number).all())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        torch.arange(5), torch.zeros(5, dtype=torch.int64), torch.full((5,), -100), torch.full((), 8), torch.ones(5),
+        torch.ones(1, dtype=torch.bool), torch.zeros(0, dtype=torch.bool),
+    ],
+)  # fmt: skip
+def test_integers_that_may_be_indices_paddings_or_sizes_stay(given: torch.Tensor) -> None:
+    assert perturb((given,), UNEQUAL)[0] is given
+
+
+PRODUCT = """
+import torch
+rows = 48
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+        return torch.matmul(x, y)
+def get_inputs():
+    return [MADE(torch.rand(rows, rows)) for _ in range(2)]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "partial"),
+    [
+        ("torch.triu", torch.triu),
+        ("torch.tril", torch.tril),
+        ("(lambda a: torch.diag(a.diag()))", lambda a: torch.diag(a.diag())),
+        ("(lambda a: a + a.T)", lambda a: torch.triu(a) + torch.triu(a, 1).T),
+    ],
+    ids=["upper", "lower", "diagonal", "symmetric"],
+)
+def test_a_kernel_may_read_the_part_of_a_matrix_that_its_structure_leaves(
+    tmp_path: Path, made: str, partial: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    (tmp_path / "reference.py").write_text(PRODUCT.replace("MADE", made))
+    problem = catalog.find(str(tmp_path))
+    reference = Reference(problem, problem.workloads[0])
+    calibration = calibrate(reference, "class")
+    assert len(calibration.distributions) > 15
+    for distribution in calibration.distributions:
+        case = make_case(reference, distribution)
+        x, y = (a for a in case.inputs if isinstance(a, torch.Tensor))
+        assert torch.equal(partial(x).nan_to_num(7), x.nan_to_num(7))
+        assert distribution == OWN or float(x.abs().max()) != 1.0
+        ruling = calibration.policy.rule([partial(x) @ partial(y)], case.expected, ["out"], distribution)
+        assert ruling.passed or distribution in ("infinities", "NaN")
+
+
+def test_swaps_keep_a_triangle() -> None:
+    given = torch.triu(torch.rand(200, 200) + 1)
+    for seed in range(50):
+        (moved,) = with_swaps((given,), (seed,))
+        assert isinstance(moved, torch.Tensor)
+        assert torch.equal(torch.triu(moved), moved)
+        assert not torch.equal(moved, given)
+
+
+def test_swaps_move_the_few_numbers_of_a_sparse_tensor() -> None:
+    given = torch.eye(100)[torch.randperm(100)]
+    assert any(not torch.equal(with_swaps((given,), (seed,))[0], given) for seed in range(100))
+
+
+@pytest.mark.parametrize("number", [0.0, 1.0])
+def test_a_matrix_of_one_number_keeps_neither_zeros_nor_symmetry(number: float) -> None:
+    given = torch.full((30, 30), number)
+    (bent,) = perturb((given,), "shifted")
+    assert bool((bent == number + 32).all())
+    (edges,) = perturb((given,), "edges")
+    assert not torch.equal(edges, edges.mT)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float8_e4m3fn])
 def test_swaps_move_a_few_elements_and_are_the_same_in_place_and_in_a_copy(dtype: torch.dtype) -> None:
     given = (torch.randn(300, 40).to(dtype).t(), torch.arange(5), 0.5, [torch.zeros(0), torch.randn(())])
@@ -181,7 +344,7 @@ def test_swaps_move_a_few_elements_and_are_the_same_in_place_and_in_a_copy(dtype
 
 
 def test_prompts_have_words_for_every_perturbation() -> None:
-    assert set(PERTURBED) == set(PERTURBATIONS)
+    assert set(PERTURBED) == {UNEQUAL, *PERTURBATIONS}
 
 
 @pytest.mark.parametrize("steps", [127, 128, 255])

@@ -46,6 +46,7 @@ _SM_LIMITS = {
 }  # fmt: skip
 """Compute capability → KiB of shared memory per multiprocessor, KiB per block, threads per multiprocessor."""
 PERTURBED: Mapping[str, str] = {
+    "unequal": "integers or booleans that are always equal differ",
     "x64": "", "x-64": "", "x0.001": "", "negated": "", "ties": "many equal elements", "zeros": "many zeros",
     "zero slices": "some rows all zeros",
     "denormals": "", "shifted": "a constant added", "lowered": "a constant subtracted",

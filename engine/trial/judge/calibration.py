@@ -17,10 +17,11 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from engine.domain.errors import ProblemError
-from engine.domain.model import PrecisionClass
+from engine.domain.model import PrecisionClass, Role
 from engine.domain.preparation import ClassErrors
 from engine.problem.reference import Reference
-from engine.trial.judge import special_values
+from engine.problem.values import equal_values, tensors
+from engine.trial.judge import equal_numbers, special_values
 from engine.trial.judge.cases import (
     Case,
     class_errors,
@@ -33,7 +34,7 @@ from engine.trial.judge.cases import (
 )
 from engine.trial.judge.comparison import compare
 from engine.trial.judge.format_check import decides, several_right
-from engine.trial.judge.perturbations import OWN, PERTURBATIONS, TYING, WIDE_ONLY, ZERO_SLICES
+from engine.trial.judge.perturbations import OWN, PERTURBATIONS, TYING, UNEQUAL, WIDE_ONLY, ZERO_SLICES
 from engine.trial.judge.preparation_cache import KeptCalibration
 from engine.trial.judge.ties import IndexTrace
 from engine.trial.judge.tolerance import HOPELESS, ClassPolicy, Policy, allowed_class, error_limit, make_policy
@@ -254,12 +255,20 @@ def _perturbed_case(
     """The errors on one case, none where the reference fails; and whether it shows several right outputs, if sought."""
     try:
         case = make_case(reference, name)
+        if name == UNEQUAL and not _has_usual_shapes(reference, case):
+            return {}, False
         errors = class_errors(reference, case, wanted)
         last = wanted[-1].value
         called = functools.partial(reference.call, case.model, case.inputs)
         return errors, seeks_several and last in errors and several_right(reference, case, errors[last], called)
     except ProblemError:
         return {}, False
+
+
+def _has_usual_shapes(reference: Reference, case: Case) -> bool:
+    """Whether the outputs have the workload's shapes: those may depend on lengths and masks."""
+    usual = [tuple(o.shape) for o in reference.signature().operands if o.role == "output"]
+    return [tuple(output.shape) for output in case.expected] == usual
 
 
 def _decided_by(reference: Reference, distribution: str) -> str:
@@ -299,7 +308,17 @@ def _candidates(reference: Reference) -> list[str]:
     excluded = set(WIDE_ONLY) if default_class(reference) is PrecisionClass.HALF else set()
     if _computes_with_indices(reference):
         excluded |= set(TYING)
-    return [name for name in PERTURBATIONS if name not in excluded and special_values.is_usable(name, operators)]
+    usable = [name for name in PERTURBATIONS if name not in excluded and special_values.is_usable(name, operators)]
+    return [UNEQUAL, *usable] if _has_equal_numbers(reference) else usable
+
+
+def _has_equal_numbers(reference: Reference) -> bool:
+    """Whether the same integers or booleans are equal in every draw of an input."""
+    kinds = {o.dtype for o in reference.signature().operands if o.role is Role.INPUT}
+    if all(getattr(torch, kind).is_floating_point or getattr(torch, kind).is_complex for kind in kinds):
+        return False
+    one, other = (list(tensors(list(reference.inputs(fresh_seed())))) for _ in range(2))
+    return any(equal_numbers.can_vary(a) and equal_values(a, b) for a, b in zip(one, other, strict=True))
 
 
 def _computes_with_indices(reference: Reference) -> bool:

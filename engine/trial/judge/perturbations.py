@@ -14,6 +14,7 @@ from random import Random
 import torch
 
 from engine.problem.values import map_arguments
+from engine.trial.judge import equal_numbers, structure
 from engine.trial.judge.blocks import in_blocks
 
 OWN = "own"
@@ -174,15 +175,23 @@ def _with_nans(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
 
 
 def swap_few(tensor: torch.Tensor, rng: Random) -> None:
-    """Swap a few random elements of a contiguous floating-point tensor with others of it, in place."""
+    """Swap a few random elements of a contiguous floating-point tensor with others of it, in place.
+
+    Zeros are left where they are, unless most elements are zero.
+    """
     if not tensor.is_floating_point() or not tensor.numel():
         return
     bits = tensor.view(-1).view(_BITS[tensor.element_size()])
-    for here in _few_places(bits, rng):
-        there = rng.randrange(bits.numel())
+    places = [rng.randrange(bits.numel()) for _ in range(2 * _SWAPS_TRIED)]
+    pairs = list(zip(places[::2], places[1::2], strict=True))
+    nonzero = (bits[places] != 0).tolist()
+    both = [pair for pair, here, there in zip(pairs, nonzero[::2], nonzero[1::2], strict=True) if here and there]
+    for here, there in (both or pairs)[:_FEW]:
         bits[[here, there]] = bits[[there, here]]
 
 
+_SWAPS_TRIED = 40
+"""Pairs drawn. Of a triangular matrix, every fourth pair lies in the triangle."""
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers by their bytes: some types of one byte have no indexing of their own."""
 
@@ -215,6 +224,8 @@ PERTURBATIONS: dict[str, Change] = {
     NANS: _with_nans,
 }
 """Name → change applied to every floating-point input."""
+UNEQUAL = "unequal"
+"""Inputs of equal integers or booleans get other values (``equal_numbers``); the others are unchanged."""
 WIDE_ONLY = ("raised", "sunk", "edges", "outliers", "few")
 """Not for half precision: 1000 + x loses x, and 1000² overflows."""
 TYING = ("ties", "zeros", ZERO_SLICES)
@@ -222,20 +233,24 @@ TYING = ("ties", "zeros", ZERO_SLICES)
 
 
 def perturb(inputs: tuple[object, ...], distribution: str, seed: int | None = None) -> tuple[object, ...]:
-    """``inputs`` in this distribution, the same for the same seed; integer and non-tensor inputs are unchanged.
+    """``inputs`` in this distribution, the same for the same seed; non-tensor inputs are unchanged.
 
-    The given tensors stay as they are. Beside their copies, memory is taken for one block at a time.
+    Integers and booleans change in ``UNEQUAL`` only. Zeros among other numbers and symmetry are kept (``structure``). The given
+    tensors stay as they are. Beside their copies, memory is taken for one block at a time.
     """
     if distribution == OWN:
         return inputs
-    change, rng = PERTURBATIONS[distribution], Random(secrets.randbits(62) if seed is None else seed)
+    rng = Random(secrets.randbits(62) if seed is None else seed)
+    if distribution == UNEQUAL:
+        return map_arguments(lambda t: equal_numbers.varied(t, rng) if equal_numbers.can_vary(t) else t, inputs)
+    change = PERTURBATIONS[distribution]
 
     def changed(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
             return tensor
         # Types of one byte have no arithmetic of their own.
         copy = tensor.float() if tensor.dtype.itemsize == 1 else tensor.clone()
-        return change(copy.contiguous(), rng).to(tensor.dtype)
+        return structure.kept(tensor, change(copy.contiguous(), rng)).to(tensor.dtype)
 
     return map_arguments(changed, inputs)
 

@@ -168,13 +168,17 @@ class ClassPolicy:
         Calibration measures the reference error on a few cases, but it varies by orders of magnitude between cases (nearly tied
         scores, a floor() next to its step). The same multiple of the error on exactly this case is therefore allowed too, and
         the error of plain loops on it. It is consulted too before errors pass that lower precision would explain.
-        Perturbed inputs on which the reference itself fails are not judged, such as a division by the norm of zeros.
+        Perturbed inputs on which the reference itself fails are not judged, such as a division by the norm of zeros. Where it
+        returns NaN on them, as for the logarithm of a negative number, the output is open.
         """
         if distribution in SPECIAL and case_reference is not None:
             return self._special(outputs, expected, names, distribution, case_reference)
         if distribution == ZERO_SLICES and not all(map(_is_finite, expected)):
             return CheckResult(NO_ERROR, passed=True)
         errors = compare(outputs, expected, names)
+        if errors.flaw and distribution != OWN:
+            outputs = _with_undefined(outputs, expected)
+            errors = compare(outputs, expected, names)
         if errors.flaw and case_reference is not None and any(map(compared_exactly, outputs)):
             errors = _compare_with_ties(outputs, expected, names, case_reference)
         limit = self.limit(distribution)
@@ -266,6 +270,14 @@ class ClassPolicy:
             return PrecisionClass.EXACT
         found = strictest_class(errors, self.classes[distribution], self.dtype)
         return found if found in ORDER[: ORDER.index(self.allowed)] else self.allowed
+
+
+def _with_undefined(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """The outputs with NaN wherever the reference's is NaN: perturbed inputs leave the domain of a logarithm or a root."""
+    return [
+        output if compared_exactly(output) else torch.where(right.isnan().to(output.device), math.nan, output)
+        for output, right in zip(outputs, expected, strict=True)
+    ]
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:

@@ -103,9 +103,13 @@ def serve(sock: socket.socket) -> None:
         return
 
 
+def _device() -> str:
+    return os.environ.get("ESPALIER_DEVICE", "cpu")
+
+
 def _open_device() -> None:
     """Create the device context ahead of the first ``LoadKernel``, which reports errors that occur here."""
-    device = os.environ.get("ESPALIER_DEVICE", "cpu")
+    device = _device()
     if device == "cpu":
         return
     from engine.domain.errors import DeviceError
@@ -168,13 +172,21 @@ def _checked_workspace(launcher: Launcher | None) -> RunnerReady | Fault:
 
 
 def _error_text(error: BaseException) -> str:
-    """The traceback with the line in the candidate's file; the last line is the error.
+    """The traceback with the line in the candidate's file; the last line is the error, and what it means on a CPU.
 
     Of a long message (a compiler's, for example) the first two lines are repeated there: its end is advice on options.
     """
     last = head_and_tail("".join(traceback.format_exception(error)[-6:]), _LONGEST_TEXT)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if _device() == "cpu" and (wants := next(filter(_asks_for_gpu, lines), "")):
+        return f"{last}\nneeds a GPU, and is judged on the CPU: {type(error).__name__}: {wants[:_LONGEST_LINES]}"
     return last if len(lines) < 2 else f"{last}\n{type(error).__name__}: {' '.join(lines[:2])[:_LONGEST_LINES]}"
+
+
+def _asks_for_gpu(line: str) -> bool:
+    from engine.problem.loading import asks_for_gpu
+
+    return asks_for_gpu(line)
 
 
 _LONGEST_TEXT, _LONGEST_LINES = 4000, 600

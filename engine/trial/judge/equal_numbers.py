@@ -1,0 +1,63 @@
+"""Other values for inputs of equal integers or booleans, as full lengths or a mask that keeps everything. Imports torch.
+
+A problem that always draws such an input hides a kernel that does not read it: no other perturbation changes integers. The
+values here stay valid wherever the problem's own are: integers between 1 and their number, as lengths and indices may be.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import torch
+
+from engine.trial.judge.blocks import in_blocks
+
+_CHANGED = 1 / 3
+"""The share of booleans, and of ones, that change."""
+
+
+def can_vary(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds several equal booleans, or several times the same positive integer."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized or tensor.layout is not torch.strided:
+        return False
+    if tensor.numel() < 2:
+        return False
+    first = tensor.reshape(-1)[0]
+    return (tensor.dtype is torch.bool or int(first) > 0) and bool((tensor == first).all())
+
+
+def varied(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
+    """A copy in which a third of the booleans is inverted, or the integers lie between 1 and their number (0 and 1 for ones).
+
+    In every line along every dimension one keeps its value: a row that a mask leaves empty has no softmax, and the largest
+    length, which may decide the shape of an output, stays. At least one changes.
+    """
+    copy = tensor.clone(memory_format=torch.contiguous_format)
+    generator = torch.Generator(tensor.device).manual_seed(rng.getrandbits(62))
+    number = int(tensor.reshape(-1)[0])
+    period = min(size for size in tensor.shape if size > 1)
+    kept, start = rng.randrange(period), 0
+    for (flat,) in in_blocks(copy):
+        stays = _sum_of_indices(tensor.shape, start, flat).remainder_(period) == kept
+        if tensor.dtype is torch.bool or number == 1:
+            stays |= torch.rand(flat.shape, generator=generator, device=flat.device) >= _CHANGED
+            others = torch.full_like(flat, not number)
+        else:
+            others = torch.randint(1, number + 1, flat.shape, generator=generator, device=flat.device).to(flat.dtype)
+        flat.copy_(torch.where(stays, flat, others))
+        start += flat.numel()
+    if bool((copy == number).all()):
+        first = next(place for place in range(period) if place != kept)  # along the first dimension longer than 1
+        dim = next(d for d, size in enumerate(tensor.shape) if size > 1)
+        copy.select(dim, first).view(-1)[0] = number - 1 if number > 0 else 1
+    return copy
+
+
+def _sum_of_indices(shape: torch.Size, start: int, flat: torch.Tensor) -> torch.Tensor:
+    """For each element of a block, the sum of its indices. Modulo a size, every number occurs along every longer dimension."""
+    place = torch.arange(start, start + flat.numel(), device=flat.device)
+    found = torch.zeros_like(place)
+    for size in reversed(shape):
+        found += place % size
+        place //= size
+    return found
