@@ -29,8 +29,8 @@ def test_durations_have_three_digits_and_a_suitable_unit(us: float, written: str
     assert lines.duration(us) == written
 
 
-def test_both_ends_of_an_interval_are_in_the_unit_of_its_value() -> None:
-    assert lines.duration_interval(Interval(1010.0, 990.0, 1040.0)) == "1.01 ms [0.990, 1.04]"
+def test_both_ends_of_an_interval_have_the_unit_and_the_decimals_of_its_value() -> None:
+    assert lines.duration_interval(Interval(1010.0, 990.0, 1040.0)) == "1.01 ms [0.99, 1.04]"
 
 
 @pytest.mark.parametrize(
