@@ -114,15 +114,15 @@ def test_samples_are_a_profile_where_there_are_no_counters(
     ]
     found = espalier("kernel", "profile", "scripted", "k1", "--json").json()["hot_code"]
     assert (found["samples"], found["lines"][0]["line"], found["elsewhere"]) == (1000, 2, {"libm.so.6": 150})
-    assert "line 2 `extern second` 80 %" in espalier("kernel", "show", "scripted", "k1").out
+    assert "line 2 `extern second` 80%" in espalier("kernel", "show", "scripted", "k1").out
     state = store.state_of(recorded)
     kernel = state.kernels["k1"]
     (hot,) = [text for text in context.evidence(state, kernel) if text.startswith("hot code")]
     assert hot.endswith(
-        "line 2 `extern second` 80 %, libm.so.6 15 %, line 1 `// first` 5.0 % of 1,000 samples of the program counter"
+        "line 2 `extern second` 80%, libm.so.6 15%, line 1 `// first` 5.0% of 1,000 samples of the program counter"
     )
     (line,) = progress.lines(state, journal.read(recorded).entries[-1], state)
-    assert "".join(span.text for span in line).startswith("k1 profiled: hot: line 2 `extern second` 80 %")
+    assert "".join(span.text for span in line).startswith("k1 profiled: hot: line 2 `extern second` 80%")
 
 
 def test_a_kernel_without_loops_has_no_line_on_its_hot_code(

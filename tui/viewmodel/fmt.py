@@ -18,6 +18,7 @@ from engine.report.text.lines import digits as digits
 from engine.report.text.lines import duration as duration
 from engine.report.text.lines import duration_interval as duration_interval
 from engine.report.text.lines import percent as percent
+from engine.report.text.lines import policy_words as policy_words
 from engine.report.text.lines import ratio as ratio_digits
 from engine.report.text.lines import ratio_figures as ratio_figures
 from engine.report.text.lines import scaled as scaled
@@ -246,8 +247,8 @@ def moment(at: float, since: float) -> str:
 
 
 def sol(fraction: float) -> str:
-    """A share of the speed of light: ``61 % SOL``."""
-    return f"{percent(fraction).replace('%', ' %')} SOL"
+    """A share of the speed of light: ``61% SOL``."""
+    return f"{percent(fraction)} SOL"
 
 
 def error(value: float) -> str:

@@ -310,7 +310,7 @@ def _by_workload(state: SessionState, kernel: Kernel, measured: Measurement) -> 
     base = queries.ranking_baseline(state)
     slowest = suite.worst(measured, base)
     for one in measured.by_workload:
-        light = f", {one.light.fraction * 100:.0f} % of SOL" if one.light is not None else ""
+        light = f", {one.light.fraction * 100:.0f}% of SOL" if one.light is not None else ""
         mark = " (worst)" if slowest is one else ""
         speedup = f", {factor(one.speedup[base])} over {base}" if base in one.speedup else ""
         yield f"on `{one.workload}`: {one.time_us.value:.4g} us{speedup}{light}{mark}"

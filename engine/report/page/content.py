@@ -22,7 +22,7 @@ from engine.report.facts.charts import Climb, Roofline, climb, roofline
 from engine.report.facts.usage import CallTotals
 from engine.report.page.decisions import Decision, decisions
 from engine.report.text import races, tree
-from engine.report.text.lines import counted, duration, duration_interval, one_line, percent, times, tunables
+from engine.report.text.lines import counted, duration, duration_interval, one_line, percent, policy_words, times, tunables
 from engine.report.text.progress import verification_words
 from engine.report.text.regimes import NOT_MEASURED, disagreement, sustained_words
 from engine.report.text.suite import choice_words
@@ -188,7 +188,7 @@ def _facts(state: SessionState) -> Iterator[tuple[str, str]]:
         yield ("device", f"{state.device.name} ({state.device.arch})")
     if state.preparation is not None:
         check = state.preparation.gate
-        yield ("precision", f"{check.allowed.value} class allowed, tolerance {check.policy}")
+        yield ("precision", f"{check.allowed.value} class allowed, tolerance {policy_words(check.policy)}")
         for name, measured in state.preparation.baselines.items():
             yield (f"baseline {name}", duration_interval(measured.time_us))
         yield ("speed of light (SOL)", f"{duration(state.preparation.floor_us)}, bound by {state.preparation.bound}")
@@ -281,7 +281,7 @@ def _conditions(state: SessionState, best: Kernel | None) -> Iterator[tuple[str,
         yield (f"{best.id} timed", "; ".join(filter(None, facts)))
         yield (f"{best.id} back to back", "; ".join(filter(None, _back_to_back(state, best, measured))))
     if best is not None and best.verification is not None:
-        yield (f"{best.id} verified", f"{best.verification.policy}: {verification_words(best.verification)}")
+        yield (f"{best.id} verified", f"{policy_words(best.verification.policy)}: {verification_words(best.verification)}")
     if state.opened is not None:
         yield ("made with", ", ".join(f"{name} {version}" for name, version in state.opened.versions.items()))
 

@@ -119,6 +119,11 @@ TOO_WIDE = "too few process pairs, or they differ too much"
 """Why a speedup is not measurable."""
 
 
+def policy_words(policy: str) -> str:
+    """A tolerance policy as people read it: ``class:fp32 (10×)``."""
+    return re.sub(r"\b(\d+(?:\.\d+)?)x(?=\))", r"\1×", policy)
+
+
 def speedup_tone(interval: Interval) -> Tone:
     """``GOOD`` or ``WARN`` if the interval excludes 1.0, else ``PLAIN``."""
     return {"faster": Tone.GOOD, "slower": Tone.WARN}.get(significant(interval), Tone.PLAIN)

@@ -20,6 +20,7 @@ from engine.report.text.lines import (
     line,
     one_line,
     percent,
+    policy_words,
     scaled,
     shortened,
     speedup_tone,
@@ -174,7 +175,7 @@ def correctness_words(found: Preparation) -> Span:
         f"error ≤ {check.rel_fro_limit:.1e} of the output's spread, each element ≤ {check.max_scaled_limit:.1e} of its scale"
     )
     trivial_models = f"{rejected} of {len(check.nulls)} trivial models rejected"
-    words = f"{check.policy}, {check.allowed.value} class allowed: {limits}; {trivial_models}"
+    words = f"{policy_words(check.policy)}, {check.allowed.value} class allowed: {limits}; {trivial_models}"
     return Span(words) if check.verifiable else Span(f"NOT VERIFIABLE: {words}", Tone.BAD)
 
 
