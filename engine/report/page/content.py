@@ -6,6 +6,7 @@ gives the same page.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -192,13 +193,19 @@ def _facts(state: SessionState) -> Iterator[tuple[str, str]]:
         for name, measured in state.preparation.baselines.items():
             yield (f"baseline {name}", duration_interval(measured.time_us))
         yield ("speed of light (SOL)", f"{duration(state.preparation.floor_us)}, bound by {state.preparation.bound}")
-    failed = sum(1 for k in state.kernels.values() if k.stage is Stage.FAILED)
     rounds = sum(1 for r in state.rounds.values() if r.number > 0)
-    good = len(queries.verified(state))
-    yield ("search", f"{counted(rounds, 'round')}, {counted(len(state.kernels), 'kernel')}: {good} verified, {failed} failed")
+    yield ("search", f"{counted(rounds, 'round')}, {counted(len(state.kernels), 'kernel')}: {_outcomes(state)}")
     if state.opened is not None:
         yield ("strategy", f"{state.opened.settings.strategy}, proposer {state.opened.settings.source}")
         yield ("opened", f"{datetime.fromtimestamp(state.opened_at, UTC):%d %B %Y, %H:%M} UTC")
+
+
+def _outcomes(state: SessionState) -> str:
+    """``19 verified, 0 failed, 2 cancelled``: together all kernels, once the session has ended."""
+    stages = Counter(kernel.stage for kernel in state.kernels.values())
+    words = f"{len(queries.verified(state))} verified, {stages[Stage.FAILED]} failed"
+    rare = ((Stage.CANCELLED, "cancelled"), (Stage.QUARANTINED, "in quarantine"))
+    return ", ".join((words, *(f"{stages[stage]} {name}" for stage, name in rare if stages[stage])))
 
 
 def _row(state: SessionState, kernel: Kernel, strokes: str, best: Kernel | None) -> TreeRow:
