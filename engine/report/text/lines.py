@@ -65,6 +65,12 @@ def shortened(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: max(0, width - 1)].rstrip()}…"
 
 
+def shortened_within(text: str, width: int) -> str:
+    """The text, cut in its middle if it is longer than ``width``: names of sessions differ at their ends."""
+    kept = max(1, width) - 1
+    return text if len(text) <= width else f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
+
+
 def cut(spans: Line, width: int) -> Line:
     """The line, cut with an ellipsis if it is longer than ``width``."""
     kept: list[Span] = []
