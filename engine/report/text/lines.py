@@ -66,9 +66,10 @@ def shortened(text: str, width: int) -> str:
 
 
 def shortened_within(text: str, width: int) -> str:
-    """The text, cut in its middle if it is longer than ``width``: names of sessions differ at their ends."""
+    """The text, cut within if it is longer than ``width``; more of its end is kept: there names of sessions differ."""
     kept = max(1, width) - 1
-    return text if len(text) <= width else f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
+    end = kept * 3 // 5
+    return text if len(text) <= width else f"{text[: kept - end]}…{text[len(text) - end :]}"
 
 
 def cut(spans: Line, width: int) -> Line:
