@@ -11,7 +11,7 @@ from engine.domain.figures import Interval
 
 _NOTHING = 5e-7
 _BOUNDLESS = 1e7
-_WIDE = 10.0
+_WIDE = 100.0
 """Ends further apart than this factor have no common decimals: each has those it would have alone."""
 
 Figures = tuple[str, str, str]
@@ -45,7 +45,7 @@ def ratio_figures(interval: Interval) -> Figures:
 def interval_places(interval: Interval) -> int:
     """The decimals of a speedup and of the ends of its interval."""
     places = _ratio_places(interval.value)
-    if 0.1 <= interval.value < _WIDE and (interval.low < 0.1 or 0 < interval.high - interval.low < 0.008):
+    if 0.1 <= interval.value < 10 and (interval.low < 0.1 or 0 < interval.high - interval.low < 0.008):
         return places + 1
     return places
 

@@ -37,6 +37,17 @@ def test_the_figures_of_a_speedup_belong_together(interval: Interval) -> None:
     assert len(set(ratio_figures(interval))) > 1 or interval.high - interval.low < max(0.01, 0.02 * interval.value)
 
 
+@given(
+    st.floats(min_value=1e-3, max_value=100.0), st.floats(min_value=1.0, max_value=9.9), st.floats(min_value=1.0, max_value=9.9)
+)
+def test_the_ends_of_a_wide_interval_have_the_same_decimals_and_do_not_read_as_zero(
+    value: float, below: float, above: float
+) -> None:
+    figures = ratio_figures(Interval(value, value / below, value * above))
+    assert len({_decimals(figure) for figure in figures}) == 1
+    assert float(figures[1]) > 0
+
+
 @given(intervals())
 def test_the_figures_of_a_time_belong_together(interval: Interval) -> None:
     _check(digit_figures(interval), interval)
@@ -49,6 +60,7 @@ def test_the_figures_of_a_time_belong_together(interval: Interval) -> None:
         (Interval(0.0921, 0.0816, 0.104), ("0.0921", "0.0816", "0.1040")),
         (Interval(0.0012, 0.001, 0.0015), ("0.00120", "0.00100", "0.00150")),
         (Interval(0.2, 0.1985, 0.203), ("0.200", "0.199", "0.203")),
+        (Interval(0.0875, 0.0272, 0.28), ("0.0875", "0.0272", "0.2800")),
         (Interval(0.93, 0.86, 1.01), ("0.93", "0.86", "1.01")),
         (Interval(1.0043, 1.0004, 1.0074), ("1.004", "1.000", "1.007")),
         (Interval(14.016, 14.012, 14.021), ("14.02", "14.01", "14.02")),

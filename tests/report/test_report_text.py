@@ -43,7 +43,7 @@ def test_both_ends_of_an_interval_have_the_unit_and_the_decimals_of_its_value() 
         (Interval(123.4, 120.1, 128.0), "123× [120, 128]"),
         (Interval(3.97, 0.0803, 197.0), "not measurable [0.0803, 197]"),
         (Interval(1.0, 0.4, 4.0), "1.00× [0.40, 4.00]"),
-        (Interval(40.0, 8.0, 200.0), "40.00× [8.00, 200]"),
+        (Interval(40.0, 8.0, 200.0), "40.00× [8.00, 200.00]"),
         (Interval(2.0, 0.0, math.inf), "not measurable [0, ∞]"),
         (Interval(16.94, 1e-107, 2.3e108), "not measurable [0, ∞]"),
     ],
