@@ -85,8 +85,9 @@ def _row(state: SessionState, kernel: Kernel, branch: str, best: Kernel | None) 
 
 
 def outcome(kernel: Kernel) -> str:
-    """A kernel's stage or how it ended: ``measured``, ``not corroborated``, ``build failed``, ``verify`` …"""
-    return corroboration.status(kernel).replace("_", " ")
+    """How a kernel ended, or its next step: ``measured``, ``not corroborated``, ``build failed``, ``to verify`` …"""
+    words = corroboration.status(kernel).replace("_", " ")
+    return words if kernel.stage.settled else f"to {words}"
 
 
 def failure_words(kind: FailureKind) -> str:
