@@ -26,6 +26,7 @@ from engine.report.text import races, tree
 from engine.report.text.lines import counted, duration, duration_interval, one_line, percent, policy_words, times, tunables
 from engine.report.text.progress import verification_words
 from engine.report.text.regimes import NOT_MEASURED, disagreement, sustained_words
+from engine.report.text.rounds import counted_rounds
 from engine.report.text.suite import choice_words
 from engine.report.text.verdict import corroboration_words, sampling_words
 
@@ -194,7 +195,8 @@ def _facts(state: SessionState) -> Iterator[tuple[str, str]]:
             yield (f"baseline {name}", duration_interval(measured.time_us))
         yield ("speed of light (SOL)", f"{duration(state.preparation.floor_us)}, bound by {state.preparation.bound}")
     rounds = sum(1 for r in state.rounds.values() if r.number > 0)
-    yield ("search", f"{counted(rounds, 'round')}, {counted(len(state.kernels), 'kernel')}: {_outcomes(state)}")
+    strategy = state.opened.settings.strategy if state.opened is not None else ""
+    yield ("search", f"{counted_rounds(rounds, strategy)}, {counted(len(state.kernels), 'kernel')}: {_outcomes(state)}")
     if state.opened is not None:
         yield ("strategy", f"{state.opened.settings.strategy}, proposer {state.opened.settings.source}")
         yield ("opened", f"{datetime.fromtimestamp(state.opened_at, UTC):%d %B %Y, %H:%M} UTC")
