@@ -1,7 +1,6 @@
 """The app: themes, keys, screens, and the workers that run a search. Contains no search logic; imports no torch.
 
-The command line calls ``main``. Home is drawn before the engine is imported: what only a session needs is imported where it is
-used, after ``load_session_screens``.
+Home is drawn before the engine is imported: a session's imports stand where they are used, after ``load_session_screens``.
 """
 
 from __future__ import annotations
@@ -179,7 +178,7 @@ class EspalierApp(TerminalApp):
             self._watch(folder, mode)
 
     def _resume(self, saved: SavedSession) -> None:
-        self._open(f"Opening {saved.folder.name}", partial(self.opener.resume, saved), saved.folder)
+        self._open(f"Opening {saved.folder.name}", partial(self.opener.resume, saved), saved)
 
     @work(group="watch", exclusive=True)
     async def _watch(self, folder: Path, mode: OpenMode) -> None:
@@ -193,11 +192,12 @@ class EspalierApp(TerminalApp):
             await self._show(bridge)
 
     @work(group="open", exclusive=True)
-    async def _open(self, title: str, opening: OpenBridge, folder: Path | None = None) -> None:
+    async def _open(self, title: str, opening: OpenBridge, saved: SavedSession | None = None) -> None:
         """Open a session to run it; if another process runs it, steer it there."""
         await while_shown(self, load_session_screens())
         from tui.bridge import Bridge
         from tui.screens.open_session import OpenSessionDialog
+        from tui.viewmodel.notices import joined_words
 
         if not await self._close_other_search():
             return
@@ -206,16 +206,16 @@ class EspalierApp(TerminalApp):
             case Bridge():
                 await self._show(outcome)
             case UntrustedError():
-                await self._ask_trust(outcome.question, title, opening, folder)
-            case JournalLocked() if folder is not None:
-                self.notify("Another process runs this session: you steer it from here", markup=False, timeout=10)
-                self._watch(folder, OpenMode.JOIN)
+                await self._ask_trust(outcome.question, title, opening, saved)
+            case JournalLocked() if saved is not None:
+                self.notify(joined_words(saved.options()), markup=False, timeout=10)
+                self._watch(saved.folder, OpenMode.JOIN)
             case EspalierError():
                 self.notify(str(outcome), severity="error", markup=False, timeout=15)
-                if folder is not None:
-                    self._watch(folder, OpenMode.FOLLOW)
+                if saved is not None:
+                    self._watch(saved.folder, OpenMode.FOLLOW)
 
-    async def _ask_trust(self, asked: TrustQuestion, title: str, opening: OpenBridge, folder: Path | None) -> None:
+    async def _ask_trust(self, asked: TrustQuestion, title: str, opening: OpenBridge, saved: SavedSession | None) -> None:
         """Ask whether this may run here, then open it, replay it, or do nothing. A fork is not made a second time."""
         from engine.domain.trust import PathKind
         from tui.bridge import SavedSession
@@ -223,8 +223,8 @@ class EspalierApp(TerminalApp):
 
         answer = await self.push_screen_wait(TrustDialog(asked))
         session = Path(asked.path) if asked.kind is PathKind.SESSION else None
-        forked = session is not None and (folder is None or session.resolve() != folder.resolve())
-        again = partial(self.opener.resume, SavedSession(session)) if session is not None and forked else opening
+        if session is not None and (saved is None or session.resolve() != saved.folder.resolve()):
+            opening = partial(self.opener.resume, saved := SavedSession(session))
         if answer is TrustAnswer.REPLAY and session is not None:
             self._watch(session, OpenMode.REPLAY)
         if answer is not TrustAnswer.TRUST:
@@ -234,7 +234,7 @@ class EspalierApp(TerminalApp):
         except EspalierError as error:
             self.notify(str(error), severity="error", markup=False, timeout=15)
         else:
-            self._open(title, again, session)
+            self._open(title, opening, saved)
 
     async def _close_other_search(self) -> bool:
         """Close the running search, if any, after asking. Returns whether another one may start."""

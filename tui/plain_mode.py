@@ -22,6 +22,7 @@ from tui.console import Console, InputEnded
 from tui.opener import SessionOpener
 from tui.plain_session import PlainSession
 from tui.viewmodel.farewell import farewell
+from tui.viewmodel.notices import joined_words
 
 Opening = Callable[[Say], Awaitable[Bridge]]
 
@@ -40,7 +41,7 @@ class PlainMode:
                 case "new", NewSession() as request:
                     await self._run_live(lambda say: self._opener.begin(request, say), None)
                 case "open", SavedSession() as saved:
-                    await self._run_live(lambda say: self._opener.resume(saved, say), saved.folder)
+                    await self._run_live(lambda say: self._opener.resume(saved, say), saved)
                 case "replay", Path() as folder:
                     await self._show(self._opener.replay(folder))
                 case "follow", Path() as folder:
@@ -75,19 +76,19 @@ class PlainMode:
         request = NewSession(problem, device, replace(settings, strategy=default_strategy(settings.source, "")), "ask")
         await self.run("new", request)
 
-    async def _run_live(self, opening: Opening, folder: Path | None) -> None:
+    async def _run_live(self, opening: Opening, saved: SavedSession | None) -> None:
         """Open a session to run it; if another process runs it, steer it there."""
         try:
             bridge = await opening(self._console.tell)
         except UntrustedError as error:
             if await self._trusts(error.question):
-                await self._run_live(opening, folder)
+                await self._run_live(opening, saved)
             return
         except JournalLocked:
-            if folder is None:
+            if saved is None:
                 raise
-            self._console.tell("Another process runs this session: you steer it from here.")
-            bridge = self._opener.join(folder)
+            self._console.tell(f"{joined_words(saved.options())}.")
+            bridge = self._opener.join(saved.folder)
         await self._show(bridge)
 
     async def _trusts(self, asked: TrustQuestion) -> bool:

@@ -12,7 +12,7 @@ from engine.export import formats
 from engine.export import module as exporting
 from engine.journal import journal
 from engine.problem import catalog
-from engine.report.text.lines import counted, duration_interval, times, tunables
+from engine.report.text.lines import counted, duration_interval, policy_words, times, tunables
 from engine.report.text.tree import outcome
 from engine.session.seeds import kernel_of, recorded_code
 
@@ -94,7 +94,8 @@ def _remarks(state: SessionState, folder: Path, kernel: Kernel) -> tuple[str, ..
         remarks.append(f"Problem {problem}, workload {workload}. Not verified on the session's device.")
     if (proof := kernel.verification) is not None:
         remarks.append(
-            f"Verified under {proof.policy}: precision class {proof.precision_class.value}, centred error {proof.rel_fro:.2g} "
-            f"of {proof.rel_fro_limit:.2g} allowed in {counted(proof.trials, 'call')}; other shapes: {proof.holdouts}."
+            f"Verified under {policy_words(proof.policy)}: precision class {proof.precision_class.value}, "
+            f"centred error {proof.rel_fro:.2g} of {proof.rel_fro_limit:.2g} allowed "
+            f"in {counted(proof.trials, 'call')}; other shapes: {proof.holdouts}."
         )
     return tuple(remarks)

@@ -14,7 +14,7 @@ from engine.domain.state import SessionState
 from engine.domain.work import WorkKey, WorkKind
 from engine.journal.shipped import is_shipped
 from engine.report.facts.summary import summarise
-from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line
+from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line, ratio
 from engine.report.text.progress import failed_call
 from engine.report.text.tree import evidence, heading, tree
 from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome, RoundEnded
@@ -38,7 +38,7 @@ def awaiting_lines(state: SessionState) -> list[Line]:
     """The ideas awaiting approval."""
     lines: list[Line] = []
     for idea in queries.pending_ideas(state):
-        predicted = f", predicted {idea.text.predicted:g}×" if idea.text.predicted is not None else ""
+        predicted = f", predicted {ratio(idea.text.predicted)}×" if idea.text.predicted is not None else ""
         parent = f" on {idea.parent}" if idea.parent else ""
         lines.append(line("  ", Span(f"{idea.id}{parent} {one_line(idea.text.title)}", Tone.STRONG)))
         lines.append(line(Span(f"      {idea.text.category}{predicted}: {one_line(idea.text.rationale)}", Tone.FAINT)))

@@ -16,7 +16,7 @@ from engine.domain.predictions import records as author_records
 from engine.domain.predictions import scored_predictions
 from engine.domain.state import Idea, IdeaStatus, SessionState
 from engine.journal import store
-from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line, table, times
+from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line, ratio, table, times
 from engine.report.text.rounds import round_name
 from engine.report.text.tree import outcome
 
@@ -59,7 +59,7 @@ def _status(one: Idea) -> str:
 
 def _idea_row(state: SessionState, one: Idea) -> list[Span]:
     tone = Tone.WARN if one.status is IdeaStatus.PROPOSED else Tone.PLAIN
-    predicted = f"predicted {one.text.predicted:g}×" if one.text.predicted is not None else ""
+    predicted = f"predicted {ratio(one.text.predicted)}×" if one.text.predicted is not None else ""
     return [
         Span(one.id, Tone.STRONG),
         Span(round_name(state, one.round), Tone.FAINT),
@@ -94,7 +94,7 @@ def show_idea(session: str, idea: str, as_json: bool) -> None:
         ("round", round_name(state, known.round).removeprefix("round ")),
         ("parent", known.parent or ""), ("by", f"{known.author}"), ("category", text.category),
         ("rationale", one_line(text.rationale)), ("expected", one_line(text.expected)), ("risks", one_line(text.risks)),
-        ("predicted", f"{text.predicted:g}× over {known.parent}" if text.predicted is not None else ""),
+        ("predicted", f"{ratio(text.predicted)}× over {known.parent}" if text.predicted is not None else ""),
         ("measured", f"{times(scored[0].measured)} over its parent" if scored else ""),
         ("attached", ", ".join(known.materials)), ("writer", known.writer), ("note", known.note),
         ("kernels", _kernel_words(state, known)), *(("note", one_line(note.text)) for note in notes),
@@ -117,15 +117,15 @@ def predictions(session: str, as_json: bool) -> None:
         show_json({"predictions": predictions, "authors": authors})
         return
     rows = [
-        [Span(one.idea, Tone.STRONG), Span(one.author, Tone.FAINT), Span(f"predicted {one.predicted:.3g}×"),
+        [Span(one.idea, Tone.STRONG), Span(one.author, Tone.FAINT), Span(f"predicted {ratio(one.predicted)}×"),
          Span(f"measured {times(one.measured)}", Tone.GOOD if one.hit else Tone.WARN)]
         for one in predictions
     ]  # fmt: skip
     show(table(rows) or ["no predicted idea has been measured yet"])
     for record in authors:
         fruitless = f"; {counted(record.fruitless, 'idea')} without a verified kernel" if record.fruitless else ""
-        words = f"right direction in {record.hits} of {record.count}, typical error {record.error:.2f}×"
-        lean = f", bias {record.bias:.2f}×" if record.count else ""
+        words = f"right direction in {record.hits} of {record.count}, typical error {ratio(record.error)}×"
+        lean = f", bias {ratio(record.bias)}×" if record.count else ""
         show([line(Span(record.author, Tone.STRONG), f": {words}{lean}{fruitless}")])
 
 

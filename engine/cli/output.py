@@ -98,6 +98,11 @@ def timestamped(spans: Line, seconds: float) -> Line:
     return (Span(f"{max(0.0, seconds):7.1f} s  ", Tone.FAINT), *spans)
 
 
+def terminal_width() -> int:
+    """The columns of the terminal that standard output is; 0 if it is none."""
+    return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else 0
+
+
 class TransientLines:
     """Lines at the end of standard error that the next ones overwrite; prints nothing on a stream that is no terminal."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from engine.cli import options as o
-from engine.cli.output import output_file, show, show_json, write_output
+from engine.cli.output import output_file, show, show_json, terminal_width, write_output
 from engine.cli.session_access import read_entries
 from engine.journal import store
 from engine.report.facts.side_by_side import side_by_side
@@ -35,6 +35,6 @@ def compare(sessions: tuple[str, ...], output: Path | None, force: bool, as_json
     if as_json:
         show_json(found)
     else:
-        show(lines(found))
+        show(lines(found, terminal_width()))
         if output is not None:
             show([f"wrote {output}"])

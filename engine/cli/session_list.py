@@ -15,6 +15,7 @@ from engine.domain import queries
 from engine.journal import store, user_folders
 from engine.report.facts.summary import summarise
 from engine.report.text.lines import Span, Tone, counted, table, times
+from engine.report.text.rounds import counted_rounds
 
 _STATUS = {"open": "open", "closed": "ended"}
 """Status of a summary → its word in the list."""
@@ -55,7 +56,7 @@ def _session_row(one: store.SessionSummary) -> list[Span]:
     none = "no kernel whose time is corroborated" if one.doubted else "no verified kernel"
     accepted = "" if one.corroborated or not one.best else ", not corroborated"
     best = f"{one.incumbent} {times(one.best)} {one.baseline}{accepted}" if one.best else none
-    size = f"{counted(one.rounds, 'round')}, {one.verified} of {counted(one.kernels, 'kernel')} verified"
+    size = f"{counted_rounds(one.rounds, one.strategy)}, {one.verified} of {counted(one.kernels, 'kernel')} verified"
     where = f"{one.problem} {one.workload} on {one.device}"
     tone = Tone.GOOD if one.best and one.best.low > 1.0 and not accepted else Tone.PLAIN
     return [name, Span(when, Tone.FAINT), Span(status), Span(where), Span(size, Tone.FAINT), Span(best, tone)]

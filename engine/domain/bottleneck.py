@@ -81,7 +81,7 @@ def _branch_misses(metrics: Mapping[str, float]) -> Iterator[str]:
     branches, lost = metrics.get("branches", 0.0), _branch_miss_share(metrics)
     if branches > 0 and lost >= _MANY_BRANCH_MISSES:
         share = 100 * metrics.get("branch_misses", 0.0) / branches
-        yield f"{share:.2g} % of branches are mispredicted, which costs about {100 * lost:.0f} % of the cycles."
+        yield f"{share:.2g}% of branches are mispredicted, which costs about {100 * lost:.0f}% of the cycles."
 
 
 def _verdict(metrics: Mapping[str, float], problem_bytes: int) -> Iterator[str]:

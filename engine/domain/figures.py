@@ -21,7 +21,7 @@ class PrecisionClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value with its 95 % confidence interval."""
+    """A value with its 95% confidence interval."""
 
     value: float
     low: float

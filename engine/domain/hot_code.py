@@ -78,7 +78,7 @@ def share(part: int, whole: int) -> float:
 def share_words(found: float) -> str:
     """A share in per cent, with a digit below ten; empty for none."""
     percent = 100 * found
-    return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.1f} %" if percent else ""
+    return f"{percent:.0f}%" if percent >= 9.95 else f"{percent:.1f}%" if percent else ""
 
 
 @dataclass(frozen=True, slots=True)

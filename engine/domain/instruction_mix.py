@@ -69,11 +69,11 @@ def _limit(sol: SpeedOfLight | None, mix: Mapping[str, int]) -> Iterator[str]:
         return
     memory = sol.bound == "bytes"
     if memory and sol.fraction < _NOT_MEMORY:
-        yield f"{_instead_of_memory(mix)}: {sol.fraction * 100:.2g} % of copy bandwidth"
+        yield f"{_instead_of_memory(mix)}: {sol.fraction * 100:.2g}% of copy bandwidth"
         return
     unit = sol.bound.partition("(")[2].rstrip(")") or "its unit"
     unit = "vector arithmetic" if unit == "vector" else unit
-    share = f"{sol.fraction * 100:.0f} % of {'copy bandwidth' if memory else f'the peak of {unit}'}"
+    share = f"{sol.fraction * 100:.0f}% of {'copy bandwidth' if memory else f'the peak of {unit}'}"
     limit = "memory" if memory else "arithmetic"
     if sol.fraction < _FAR:
         why = "excess traffic or latency" if memory else "another unit, latency or excess work"

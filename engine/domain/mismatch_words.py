@@ -32,11 +32,11 @@ def _rows(one: Mismatch) -> Iterator[tuple[str, str]]:
 
 
 def share(one: Mismatch) -> str:
-    """The share of wrong elements; never 0 % or 100 % by rounding."""
+    """The share of wrong elements; never 0% or 100% by rounding."""
     if one.wrong == one.elements:
-        return "100 %"
+        return "100%"
     percent = 100 * one.share
-    return "> 99.9 %" if percent > 99.9 else f"{percent:.3g} %" if percent >= 0.01 else "< 0.01 %"
+    return "> 99.9%" if percent > 99.9 else f"{percent:.3g}%" if percent >= 0.01 else "< 0.01%"
 
 
 def _by_more_than(one: Mismatch) -> str:

@@ -1,6 +1,6 @@
 """Scores the predicted speedups of ideas over their parents against the measurements. Pure.
 
-Errors are logarithms of ratios, displayed as factors: 1.25 is a prediction 25 % too high or 20 % too low.
+Errors are logarithms of ratios, displayed as factors: 1.25 is a prediction 25% too high or 20% too low.
 """
 
 from __future__ import annotations

@@ -101,15 +101,15 @@ class ProfileRow:
 
     @property
     def delta(self) -> str:
-        """The relative change, ``−18 %``; empty if there is none or the parent's value is unknown."""
+        """The relative change, ``−18%``; empty if there is none or the parent's value is unknown."""
         if not self.before or self.moved == UNCHANGED:
             return ""
-        return f"{100 * (self.value / self.before - 1):+.0f} %".replace("-", "−")
+        return f"{100 * (self.value / self.before - 1):+.0f}%".replace("-", "−")
 
 
 def _words(value: float, unit: str) -> str:
     if unit == "%":
-        return f"{value:.0f} %"
+        return f"{value:.0f}%"
     if unit == "ratio":
         return f"{value:.2f}"
     if unit == "count":

@@ -302,7 +302,7 @@ def stop_reason(state: SessionState) -> str | None:
     if state.capped is not None:
         return state.capped
     if sol is not None and limits.light is not None and limits.light <= sol.fraction <= _SOL_HOLDS:
-        return f"{sol.fraction * 100:.0f} % of SOL reached"
+        return f"{sol.fraction * 100:.0f}% of SOL reached"
     if limits.plateau and stalled_rounds(state) >= limits.plateau:
         return f"no new incumbent in {stalled_rounds(state)} rounds"
     return _exhausted(state, limits)

@@ -18,7 +18,7 @@ from engine.domain.work import Race as RaceWork
 MAX_EFFORT = 3
 """How often the cost of a race can double; two kernels that are still undecided then count as equal."""
 CLOSE = 0.05
-"""By how much less single calls may show of a kernel that could win back to back: power and clock shift ratios by 2 to 7 % in
+"""By how much less single calls may show of a kernel that could win back to back: power and clock shift ratios by 2 to 7% in
 the recorded matrix products."""
 SLOW = 0.5
 """An incumbent that is surely slower than this is not measured in the sustained regime."""

@@ -17,21 +17,21 @@ _T95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110,
     2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
-"""Two-sided 95 % quantiles of Student's t for 1, 2, 3 … 30 degrees of freedom."""
+"""Two-sided 95% quantiles of Student's t for 1, 2, 3 … 30 degrees of freedom."""
 
 
 _LARGEST_LOG = 709.0
 
 
 def t95(degrees: int) -> float:
-    """Two-sided 95 % quantile of Student's t."""
+    """Two-sided 95% quantile of Student's t."""
     if degrees < 1:
         raise ValueError("an interval needs at least two values")
     return _T95[degrees - 1] if degrees <= len(_T95) else 1.96 + 2.5 / degrees
 
 
 def median_interval(samples: Sequence[float]) -> Interval:
-    """Median with its distribution-free 95 % interval from order statistics (binomial, normal approximation)."""
+    """Median with its distribution-free 95% interval from order statistics (binomial, normal approximation)."""
     ordered = sorted(samples)
     n = len(ordered)
     if n == 0:
@@ -54,7 +54,7 @@ def pair_log_ratio(baseline_blocks: Sequence[Sequence[float]], kernel_blocks: Se
 
 
 def ratio_interval(log_ratios: Sequence[float], floor: float = 0.0) -> Interval:
-    """Speedup with its 95 % interval from the log-ratios of process pairs.
+    """Speedup with its 95% interval from the log-ratios of process pairs.
 
     ``floor`` is the smallest half-width, in logarithms, that the session's A/A run allows.
     """

@@ -36,7 +36,7 @@ _CUDA = ["nvcc", "-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-cudart
 _ALLCLOSE = re.compile(r"allclose ([0-9.e+-]+)")
 _USAGE = (
     "python {file} --test      compare with the reference in float64 over several seeds; exit status 0 or 1",
-    "python {file} --bench     time it interleaved with eager PyTorch; prints the ratio with its 95 % interval",
+    "python {file} --bench     time it interleaved with eager PyTorch; prints the ratio with its 95% interval",
 )
 _NO_OPERATOR = 'DEVICE = ""\n\nOPERATOR = None\n\nOPERATOR_NAME = ""\n\nPOISON = []\n\n'
 """Replaces ``kernel_module`` for a kernel in Python."""

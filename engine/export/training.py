@@ -3,7 +3,7 @@
 ``jsonl``: every attempt at every kernel, including failures: prompt, idea, code, verdict, reward, device, licence.
 ``sft``: chats (``messages``) that ended in a verified and measured kernel; a reply with several kernels occurs once.
 ``pairs``: two answers to the same idea on the same parent (``prompt``, ``chosen``, ``rejected``). The chosen one is verified;
-the rejected one failed, or its 95 % interval lies below.
+the rejected one failed, or its 95% interval lies below.
 
 A kernel that is not corroborated, or quarantined, is no example to follow: it is only in ``jsonl``, without a reward, and what
 a quarantined one claims is no speedup. Every row says so (``corroborated``, ``quarantined``, ``doubts``). Doubts that the

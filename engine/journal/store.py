@@ -62,6 +62,7 @@ class SessionSummary:
     """The doubts about the incumbent that the engineer dismissed."""
     doubted: tuple[str, ...] = ()
     """Kernels that are not corroborated, or quarantined."""
+    strategy: str = ""
 
     @property
     def shipped(self) -> bool:
@@ -209,7 +210,7 @@ def _summary(folder: Path, version: object) -> SessionSummary:
         max(0, queries.last_round(state)), len(state.kernels), len(queries.verified(state)),
         tuple(value for _, value in queries.incumbent_by_round(state)), len(queries.pending_ideas(state)),
         best is not None and corroboration.is_corroborated(best), corroboration.of_kernel(best) if best else (),
-        tuple(kernel.id for kernel in corroboration.doubted(state)),
+        tuple(kernel.id for kernel in corroboration.doubted(state)), state.opened.settings.strategy if state.opened else "",
     )  # fmt: skip
 
 

@@ -183,6 +183,11 @@ class SavedSession:
     fleet: str = ""
     """As in ``NewSession``."""
 
+    def options(self) -> tuple[str, ...]:
+        """The options of ``espalier open`` that were given."""
+        given = {"--device": self.device, "--fleet": self.fleet, "--mode": self.mode, "--fresh-baselines": self.fresh}
+        return tuple(name for name, value in given.items() if value)
+
 
 async def resume(saved: SavedSession, say: Say) -> LiveSession:
     """Open a session, ready to run here. On another device than before, or on request, it is prepared again first.

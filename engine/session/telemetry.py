@@ -29,8 +29,8 @@ class LoadReading:
 
     @property
     def text(self) -> str:
-        """``GPU 83 % 61 °C``, with the reason for throttling."""
-        return f"GPU {self.load} % {self.celsius} °C{f' ▼ throttled: {self.throttled_by}' if self.throttled_by else ''}"
+        """``GPU 83% 61 °C``, with the reason for throttling."""
+        return f"GPU {self.load}% {self.celsius} °C{f' ▼ throttled: {self.throttled_by}' if self.throttled_by else ''}"
 
 
 Sample = Callable[[], LoadReading]

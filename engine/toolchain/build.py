@@ -29,6 +29,7 @@ from engine.toolchain.cache import LOG, Cache, CacheEntry, cache_folder, digest
 from engine.toolchain.compiler_run import LARGEST_ARTEFACT, run_compiler
 from engine.toolchain.diagnostics import first_error, ptxas_resources, vectorised_loops
 from engine.toolchain.included import included_files
+from engine.toolchain.macro_clash import clash_error
 from engine.toolchain.plan import parse_plan
 from engine.toolchain.recipe import Recipe
 from engine.toolchain.recipes import VECTOR_REPORT, recipe_for
@@ -229,7 +230,7 @@ async def _compile(
     if result.status != 0 or not binary.is_file() or binary.is_symlink():
         with cache.disk_errors():
             _check_disk(result, folder, cache)
-        reason = first_error(result.output, recipe.code_file, request.name) or _exit_reason(request, result)
+        reason = _first_error(request, recipe, result) or _exit_reason(request, result)
         return BuildFailure(reason, result.output, result.seconds)
     if reason := _too_large(request, binary.stat().st_size) or _missing_entries(request, result):
         return BuildFailure(reason, result.output, result.seconds)
@@ -255,6 +256,12 @@ def _too_large(request: BuildRequest, size: int) -> str:
     if size <= LARGEST_ARTEFACT:
         return ""
     return f"{request.name}: the compiled binary has {size / (1 << 20):.0f} MiB: at most {LARGEST_ARTEFACT >> 20} MiB"
+
+
+def _first_error(request: BuildRequest, recipe: Recipe, result: ProcessResult) -> str | None:
+    file, code, header = recipe.code_file, request.code, request.header
+    clash = clash_error(result.output, file, request.name, code, header, request.tunables)
+    return clash or first_error(result.output, file, request.name)
 
 
 def _tunable_clash(request: BuildRequest) -> str:

@@ -108,7 +108,7 @@ def test_the_texts_say_what_is_doubted_and_why(espalier: Call, doubted: Path) ->
     assert f"doubt     {EVIDENCE}" in claim
     assert "over eager: a claim, not a result" in claim
     story = espalier("replay", "doubted", "--headless", "--story").out
-    assert f"k2 measured: 100 µs [99.0, 101], 10.00× [9.90, 10.10] over eager, 50% of SOL, 5 process pairs; {DOUBT}" in story
+    assert f"k2 measured: 100 µs [99, 101], 10.00× [9.90, 10.10] over eager, 50% of SOL, 5 process pairs; {DOUBT}" in story
     assert "round 1 closed: 2 kernels, 0 measured, 1 not corroborated, 1 quarantined" in story
 
 

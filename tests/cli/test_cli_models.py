@@ -234,7 +234,7 @@ def test_predictions_are_compared_with_measurements(espalier: Call, recorded: Pa
     (author,) = found["authors"]
     assert (author["author"], author["count"]) == ("script", len(found["predictions"]))
     result = espalier("idea", "predictions", "scripted").out
-    assert "predicted 1.5×" in result
+    assert "predicted 1.50×" in result
     assert "script: right direction in" in result
 
 

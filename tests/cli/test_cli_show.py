@@ -142,7 +142,7 @@ def test_a_proposer_that_fails_ends_with_3_and_a_prompt_to_answer_too(espalier: 
 
 
 def test_a_mismatch_shows_the_limits_beside_its_errors(espalier: Call, recorded: Path) -> None:
-    assert "check     class:fp32 (10x), fp32 class allowed: error ≤ 1.0e-05" in espalier("kernel", "show", "scripted", "k4").out
+    assert "check     class:fp32 (10×), fp32 class allowed: error ≤ 1.0e-05" in espalier("kernel", "show", "scripted", "k4").out
     assert "check " not in espalier("kernel", "show", "scripted", "k10").out
 
 

@@ -20,8 +20,8 @@ PLACEHOLDER = re.compile(r"\b(?:TBD|TODO|FIXME|XXX|TBA|n/a)\b|…|\.\.\.|\?\?|\{
 MIB = 1 << 20
 FIGURES = [
     (r"peaks divided by ([\d.]+)", 1 / plausibility._PLAUSIBLE),
-    (r"reuse of less than (\d+) %", 100 * sustained_times._LATE_SHARE),
-    (r"a call's cost exceeds (\d+) % of the time", 100 * timing._REPORTED),
+    (r"reuse of less than (\d+)%", 100 * sustained_times._LATE_SHARE),
+    (r"a call's cost exceeds (\d+)% of the time", 100 * timing._REPORTED),
     (r"exceeds its share, (\d+) processes", compiler_run._PROCESSES),
     (r"(\d+) GiB of scratch", compiler_run._FOLDER / (1 << 30)),
     (r"(\d+) MiB of output", compiler_run._PRINTED / MIB),
@@ -65,7 +65,7 @@ def test_a_limit_is_the_programs(pattern: str, value: float) -> None:
 
 
 def test_the_share_of_late_writes_follows_from_what_is_read() -> None:
-    assert "A write of 1 % of an output that comes later is detected in three of four calls" in WORDS
+    assert "A write of 1% of an output that comes later is detected in three of four calls" in WORDS
     assert pytest.approx(0.75, abs=0.03) == 1 - 0.99**watch._PLACES
 
 

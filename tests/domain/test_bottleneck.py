@@ -40,7 +40,7 @@ def test_counters_are_interpreted(changes: dict[str, float], problem_bytes: int,
 
 def test_cache_misses_are_compared_with_the_least_traffic() -> None:
     assert "load 2.56 MB a call, 2 times the 1.28 MB that the problem must move" in summary(found(), BYTES)
-    assert "50 % of branches are mispredicted, which costs about 30 % of the cycles" in summary(found(branch_misses=2e5))
+    assert "50% of branches are mispredicted, which costs about 30% of the cycles" in summary(found(branch_misses=2e5))
 
 
 @pytest.mark.parametrize("gone", [("ipc",), ("cache_misses",), ("cycles", "ipc"), tuple(METRICS)])
@@ -58,8 +58,8 @@ def test_no_summary_without_counters_or_for_a_gpu() -> None:
 
 def test_counts_are_short_and_their_change_is_in_per_cent() -> None:
     moved = {row.label: row for row in rows(found(instructions=1_234_567.0), found(branch_misses=3e3, branches=0.0))}
-    assert (moved["instructions"].words, moved["instructions"].delta) == ("1.235 M", "−75 %")
-    assert (moved["branch misses"].words, moved["branch misses"].delta) == ("2 k", "−33 %")
+    assert (moved["instructions"].words, moved["instructions"].delta) == ("1.235 M", "−75%")
+    assert (moved["branch misses"].words, moved["branch misses"].delta) == ("2 k", "−33%")
     assert (moved["instructions a cycle"].words, moved["instructions a cycle"].delta) == ("0.50", "")
     assert (moved["branches"].words, moved["branches"].delta) == ("400 k", ""), "no share of nothing"
     assert line(found()).endswith("(mean of 100 calls)")

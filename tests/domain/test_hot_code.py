@@ -11,8 +11,8 @@ from engine.domain.hot_code import HotCode, HotLine, HotLoop
 @pytest.mark.parametrize(
     ("part", "whole", "words"),
     [
-        (0, 10, ""), (1, 1000, "0.1 %"), (98, 1000, "9.8 %"), (1, 8, "12 %"), (8, 8, "100 %"), (3, 0, ""), (-3, 8, ""),
-        (9, 8, "100 %"), (10**400, 1, "100 %"), (1, 10**400, ""), (10**400, 10**400, "100 %"),
+        (0, 10, ""), (1, 1000, "0.1%"), (98, 1000, "9.8%"), (1, 8, "12%"), (8, 8, "100%"), (3, 0, ""), (-3, 8, ""),
+        (9, 8, "100%"), (10**400, 1, "100%"), (1, 10**400, ""), (10**400, 10**400, "100%"),
     ],
 )  # fmt: skip
 def test_a_share_in_per_cent(part: int, whole: int, words: str) -> None:
@@ -21,7 +21,7 @@ def test_a_share_in_per_cent(part: int, whole: int, words: str) -> None:
 
 def test_samples_that_no_run_can_have_are_summed_up_all_the_same() -> None:
     hot = HotCode(1, (HotLine(1, "x", 10**400),), {"libm.so.6": -4})
-    assert hot_code.summary(hot) == "line 1 `x` 100 %, libm.so.6  of 1 samples of the program counter"
+    assert hot_code.summary(hot) == "line 1 `x` 100%, libm.so.6  of 1 samples of the program counter"
 
 
 def test_the_deepest_loops_are_summed_up_where_nothing_was_sampled() -> None:

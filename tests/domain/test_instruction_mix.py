@@ -18,19 +18,19 @@ MEMORY = SpeedOfLight("bytes", 50.0, 0.41)
     ("given", "words"),
     [
         ({}, ""),
-        ({"sol": MEMORY}, "far from the problem's limit, memory: 41 % of copy bandwidth; excess traffic or latency limits it."),
-        ({"sol": SpeedOfLight("bytes", 50.0, 0.93)}, "bound by memory: 93 % of copy bandwidth."),
+        ({"sol": MEMORY}, "far from the problem's limit, memory: 41% of copy bandwidth; excess traffic or latency limits it."),
+        ({"sol": SpeedOfLight("bytes", 50.0, 0.93)}, "bound by memory: 93% of copy bandwidth."),
         ({"sol": SpeedOfLight("bytes", 50.0, 0.012)},
-         "bound by instructions or latency, not by memory: 1.2 % of copy bandwidth."),
+         "bound by instructions or latency, not by memory: 1.2% of copy bandwidth."),
         ({"sol": SpeedOfLight("bytes", 50.0, 0.01), "mix": {"total": 60, "xmm": 12}},
-         "bound by instructions (no vectors wider than xmm), not by memory: 1 % of copy bandwidth; nothing wider than xmm: 12 "
+         "bound by instructions (no vectors wider than xmm), not by memory: 1% of copy bandwidth; nothing wider than xmm: 12 "
          "on xmm of 60 instructions; no fused multiply-adds."),
         ({"sol": SpeedOfLight("bytes", 50.0, 0.1), "mix": {"total": 60, "ymm": 12, "fma": 2}},
-         "bound by instructions or latency, not by memory: 10 % of copy bandwidth; 12 on ymm of 60 instructions; 2 fused "
+         "bound by instructions or latency, not by memory: 10% of copy bandwidth; 12 on ymm of 60 instructions; 2 fused "
          "multiply-adds."),
-        ({"sol": SpeedOfLight("operations (tf32)", 50.0, 0.7)}, "bound by arithmetic: 70 % of the peak of tf32."),
+        ({"sol": SpeedOfLight("operations (tf32)", 50.0, 0.7)}, "bound by arithmetic: 70% of the peak of tf32."),
         ({"sol": SpeedOfLight("operations (vector)", 50.0, 0.7)},
-         "bound by arithmetic: 70 % of the peak of vector arithmetic."),
+         "bound by arithmetic: 70% of the peak of vector arithmetic."),
         ({"resources": (Resources("f", 64, 0, 0),)}, "64 registers, no spills, room for 32 warps a multiprocessor."),
         ({"resources": (Resources("f", 88, 0, 0),)}, "88 registers, no spills, room for 20 warps a multiprocessor."),
         ({"resources": (Resources("f", 40, 4096, 0, 96),)},
@@ -39,7 +39,7 @@ MEMORY = SpeedOfLight("bytes", 50.0, 0.41)
          "b: 255 registers, 44 bytes spilled, room for 8 warps a multiprocessor; a: 16 registers, no spills."),
         ({"mix": {"total": 10, "LDG": 4, "LDG.128": 1}}, "1 of 4 global loads are 128 bit."),
         ({"mix": NAIVE, "sol": MEMORY, "conditions": ("cold caches",)},
-         "far from the problem's limit, memory: 41 % of copy bandwidth; excess traffic or latency limits it; "
+         "far from the problem's limit, memory: 41% of copy bandwidth; excess traffic or latency limits it; "
          "no wide loads: 0 of 96 global loads "
          "are 128 bit; no wide stores: 0 of 5 global stores are 128 bit; "
          "barriers: 4 of a block; 82 FFMA, 17 MUFU among 567 instructions; measured with cold caches."),
@@ -55,7 +55,7 @@ MEMORY = SpeedOfLight("bytes", 50.0, 0.41)
          "4 of 16 shared loads are 128 bit or ldmatrix."),
         ({"mix": {"total": 9, "LDG": 4, "STS": 8, "LDS": 2}}, "no wide loads: 0 of 4 global loads are 128 bit."),
         ({"mix": {"total": 9, "FFMA": 4}, "sol": SpeedOfLight("operations (fp16)", 1.0, 0.9)},
-         "bound by arithmetic: 90 % of the peak of fp16; no tensor-core instructions, although the SOL assumes fp16; 4 FFMA "
+         "bound by arithmetic: 90% of the peak of fp16; no tensor-core instructions, although the SOL assumes fp16; 4 FFMA "
          "among 9 instructions."),
         ({"mix": {"total": 60, "xmm": 12, "call": 3}},
          "nothing wider than xmm: 12 on xmm of 60 instructions; no fused multiply-adds; calls: 3."),

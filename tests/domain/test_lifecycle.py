@@ -145,7 +145,7 @@ def looked_at(state: SessionState) -> SessionState:
     [
         (Limits(rounds=1), "1 of 1 rounds done"),
         (Limits(rounds=None, kernels=3), "limit of 3 kernels reached"),
-        (Limits(rounds=None, light=0.3), "35 % of SOL reached"),
+        (Limits(rounds=None, light=0.3), "35% of SOL reached"),
         (Limits(rounds=None, plateau=1), "no new incumbent in 1 rounds"),
         (Limits(rounds=2), None),
         (Limits(rounds=None, kernels=4), None),
@@ -160,7 +160,7 @@ def test_limits_end_a_session_between_rounds(limits: Limits, reason: str | None)
     assert rules.automatic(state) == ((e.SessionClosed(reason),) if reason else (e.RoundOpened(2, ("k1", "k3")),))
 
 
-@pytest.mark.parametrize(("fraction", "reason"), [(0.96, "96 % of SOL reached"), (1.1, "110 % of SOL reached"), (16.4, None)])
+@pytest.mark.parametrize(("fraction", "reason"), [(0.96, "96% of SOL reached"), (1.1, "110% of SOL reached"), (16.4, None)])
 def test_a_fraction_far_above_sol_ends_no_session(fraction: float, reason: str | None) -> None:
     """Operands that stay in a core's cache move faster than the device copies: the floor is no bound there."""
     measured = replace(b.measured("k1", 1.0, light=fraction), kernel="k1")

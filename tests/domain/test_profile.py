@@ -33,14 +33,14 @@ def state(*more: e.Event) -> SessionState:
 
 def test_metrics_as_text_with_the_parents_values() -> None:
     assert line(FOUND) == (
-        "duration 812.3 us, memory throughput 86 %, registers a thread 32, shared memory a block 3,072 bytes, "
-        "stalls: long scoreboard 60 %, stalls: barrier 30 %, stalls: wait 5 %"
+        "duration 812.3 us, memory throughput 86%, registers a thread 32, shared memory a block 3,072 bytes, "
+        "stalls: long scoreboard 60%, stalls: barrier 30%, stalls: wait 5%"
     )
     moved = {row.label: row.moved for row in rows(FOUND, PARENT)}
     assert moved["duration"] == "from 1000 us"
     assert moved["registers a thread"] == "unchanged"
-    assert moved["stalls: long scoreboard"] == "from 80 %"
-    assert moved["stalls: barrier"] == "from 0 %", "the parent's warps did not wait for that"
+    assert moved["stalls: long scoreboard"] == "from 80%"
+    assert moved["stalls: barrier"] == "from 0%", "the parent's warps did not wait for that"
 
 
 def test_another_device_and_an_unprofiled_parent_are_not_compared() -> None:

@@ -128,7 +128,7 @@ def test_reasons_show_what_was_measured_in_plain_words() -> None:
     words = reasons.of_pair(belief, Pair("k1", "s1", 0.0, 0.1, 0.1, 0.8, "i1"), None, "")
     assert (
         words
-        == f"expected gain 1.11× [0.91, 1.34] over k1: the same idea gained {gained} in 1 kernel; 80 % chance to be verified"
+        == f"expected gain 1.11× [0.91, 1.34] over k1: the same idea gained {gained} in 1 kernel; 80% chance to be verified"
     )
     repeated = reasons.of_pair(belief, Pair("k2", "s1", 0.0, 0.1, 0.1, 0.8), None, "k1")
     assert f": it is new to this lineage and gained {gained} in k1; " in repeated

@@ -180,7 +180,7 @@ def test_its_test_passes_and_prints_the_tolerance(modules: Modules, right: Path)
 def test_its_benchmark_prints_a_ratio_with_an_interval(modules: Modules, right: Path) -> None:
     said = modules.run(right, "--bench", "--seconds", 0.2, "--hot")
     assert said.returncode == 0, said.stderr
-    found = re.search(r"ratio    ([\d.]+) x eager \(95 % interval ([\d.]+) to ([\d.]+), (\d+) pairs", said.stdout)
+    found = re.search(r"ratio    ([\d.]+) x eager \(95% interval ([\d.]+) to ([\d.]+), (\d+) pairs", said.stdout)
     assert found is not None, said.stdout
     ratio, low, high = (float(found[i]) for i in (1, 2, 3))
     assert 0 < low <= ratio <= high

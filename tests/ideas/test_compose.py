@@ -60,7 +60,7 @@ def test_the_ideas_prompt_contains_all_results(state: SessionState) -> None:
         "speed of light (SOL): 800 us, bound by bytes", "21 GB/s copy bandwidth",
         "baseline eager: 3000 us (speedups are relative to it)",
         "int faster;", "int root;", "32 registers, no spills", "BLOCK = 4", "loop vectorized",
-        "1.4x (1.36 to 1.44) over its parent k1", "rejected by the engineer: we did this last year",
+        "1.40x (1.36 to 1.44) over its parent k1", "rejected by the engineer: we did this last year",
         "DEAD: none of its 1 kernels was verified", "1 of 1 failed, build_failed: line 7: expected ';'", "parked, not tried",
         "k2: look at the tail", "no intrinsics, please", "1 scored: median error a factor of 1.17",
         "Propose 5 ideas for round 2", "memory access, asynchrony and latency hiding",
@@ -127,7 +127,7 @@ def test_a_repair_prompt_says_where_the_output_is_wrong(state: SessionState) -> 
     reason = "call 2: centred error 1.00e-01, worst element 4.00e-01 of its scale"
     failed = replace(state.kernels["k3"], failure=Failure(FailureKind.MISMATCH, reason, mismatches=(MISMATCH,)))
     text = compose.repair(RepairRequest(state, failed, "int b;", reason, "")).user
-    assert f"mismatch: {reason}\n- wrong: out: 4903 of 185037 elements (2.65 %)" in text
+    assert f"mismatch: {reason}\n- wrong: out: 4903 of 185037 elements (2.65%)" in text
     assert "- where: the last 133 of 5001 indices of dimension 1: out[:, 4868:5001]" in text
     assert "- element: out[0, 4868] = 0.5, expected 0.71828, error 0.4 of its scale" in text
 

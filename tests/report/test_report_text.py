@@ -29,8 +29,8 @@ def test_durations_have_three_digits_and_a_suitable_unit(us: float, written: str
     assert lines.duration(us) == written
 
 
-def test_both_ends_of_an_interval_are_in_the_unit_of_its_value() -> None:
-    assert lines.duration_interval(Interval(1010.0, 990.0, 1040.0)) == "1.01 ms [0.990, 1.04]"
+def test_both_ends_of_an_interval_have_the_unit_and_the_decimals_of_its_value() -> None:
+    assert lines.duration_interval(Interval(1010.0, 990.0, 1040.0)) == "1.01 ms [0.99, 1.04]"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_both_ends_of_an_interval_are_in_the_unit_of_its_value() -> None:
         (Interval(123.4, 120.1, 128.0), "123× [120, 128]"),
         (Interval(3.97, 0.0803, 197.0), "not measurable [0.0803, 197]"),
         (Interval(1.0, 0.4, 4.0), "1.00× [0.40, 4.00]"),
-        (Interval(40.0, 8.0, 200.0), "40.00× [8.00, 200]"),
+        (Interval(40.0, 8.0, 200.0), "40.00× [8.00, 200.00]"),
         (Interval(2.0, 0.0, math.inf), "not measurable [0, ∞]"),
         (Interval(16.94, 1e-107, 2.3e108), "not measurable [0, ∞]"),
     ],

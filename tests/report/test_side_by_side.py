@@ -190,6 +190,19 @@ def test_the_text_draws_each_curve_to_where_its_session_ended() -> None:
     assert sum(mark in "·▁▂▃▄▅▆▇█" for mark in second) < sum(mark in "·▁▂▃▄▅▆▇█" for mark in first)
 
 
+def test_long_names_that_differ_at_their_ends_stay_apart_in_80_columns() -> None:
+    names = ("conv2d_relu_maxpool_h200_autopilot", "conv2d_relu_maxpool_h200_by_hand")
+    found = side_by_side([improving(names[0], (1.2, 1.5, 1.3, 1.1), 100), improving(names[1], (1.1, 1.2, 1.3), 100)])
+    shown = [plain(spans) for spans in lines(found, 80)]
+    assert max(map(len, shown)) <= 80
+    heads = [text for text in shown if text.startswith("at equal")]
+    assert len(heads) == 1, "both fit beside each other"
+    assert "autopilot" in heads[0]
+    assert "by_hand" in heads[0]
+    assert any(text.endswith("1st faster") for text in shown)
+    assert any(text.endswith("autopilot is faster") for text in map(plain, lines(found)))
+
+
 def test_in_a_small_room_sessions_that_do_not_fit_follow_below(entries: tuple[e.Entry, ...]) -> None:
     found = side_by_side([(f"session-{number}", entries) for number in range(5)])
     shown = [plain(spans) for spans in lines(found, 76)]

@@ -79,7 +79,7 @@ def test_nothing_is_running_at_the_end(tmp_path: Path) -> None:
     [
         (Limits(rounds=1), "1 of 1 rounds done"),
         (Limits(rounds=None, kernels=5), "limit of 5 kernels reached"),
-        (Limits(rounds=None, light=0.05), "6 % of SOL reached"),
+        (Limits(rounds=None, light=0.05), "6% of SOL reached"),
         (Limits(rounds=None, plateau=None), "no further ideas"),
     ],
 )

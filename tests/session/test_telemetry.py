@@ -19,8 +19,8 @@ def test_a_monitor_has_the_latest_reading_until_it_is_closed() -> None:
         if latest is not None and latest.text not in texts:
             texts.append(latest.text)
     monitor.close()
-    assert texts[0] == "GPU 10 % 50 °C"
-    assert texts[-1] in ("GPU 10 % 50 °C", "GPU 83 % 61 °C ▼ throttled: power cap")
+    assert texts[0] == "GPU 10% 50 °C"
+    assert texts[-1] in ("GPU 10% 50 °C", "GPU 83% 61 °C ▼ throttled: power cap")
 
 
 def test_a_device_that_cannot_be_read_has_no_reading() -> None:

@@ -12,7 +12,6 @@ from engine.domain.errors import ToolchainError
 from engine.domain.model import Contract, Dialect
 from engine.sandbox.confinement import Confinement, LimitsOnly
 from engine.toolchain.build import Artefact, BuildFailure, BuildOutcome, BuildRequest, build
-from engine.toolchain.compilers import Compiler, find_nvcc
 from engine.toolchain.inspection import InstructionMix, Uninspected, inspect
 
 pytestmark = pytest.mark.usefixtures("cache_root")
@@ -33,14 +32,6 @@ HOST = """\
 __global__ void rows(const float* x, float* out) { out[threadIdx.x] = x[threadIdx.x] * N; }
 extern "C" void launch(const float* x, float* out, void*, cudaStream_t stream) { rows<<<1, 32, 0, stream>>>(x, out); }
 """
-
-
-@pytest.fixture(scope="module")
-def nvcc() -> Compiler:
-    try:
-        return asyncio.run(find_nvcc())
-    except ToolchainError as error:
-        pytest.skip(str(error))
 
 
 def _request(source: str, contract: Contract = Contract.PLAN, arch: str = "sm_90a") -> BuildRequest:

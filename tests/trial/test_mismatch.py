@@ -129,7 +129,7 @@ PLACES: dict[str, tuple[tuple[int, ...], Break, Pattern, str]] = {
         Pattern.STRIPE,
         "every 8th index of dimension 1, from 7: out[:, 7::8]",
     ),
-    "scattered": ((40, 500), scattered, Pattern.SCATTERED, "scattered: 1.5 % of the elements"),
+    "scattered": ((40, 500), scattered, Pattern.SCATTERED, "scattered: 1.5% of the elements"),
 }
 
 
@@ -286,7 +286,7 @@ def test_words_for_the_engineer_and_for_a_prompt() -> None:
     found = broken(put((slice(None), slice(96, None)), 2.0), 64, 100)
     rows = mismatch_rows([found])
     assert [label for label, _ in rows] == ["wrong", "inputs", "where", "how", "element", "element", "element"]
-    assert rows[0][1] == "out: 256 of 6400 elements (4 %), each by more than 0.0001 of its scale"
+    assert rows[0][1] == "out: 256 of 6400 elements (4%), each by more than 0.0001 of its scale"
     assert rows[2][1] == "the last 4 of 100 indices of dimension 1: out[:, 96:100]"
     assert rows[4][1].startswith("out[0, 96] = ")
     assert [line.removeprefix("- ") for line in prompt_lines([found])] == [f"{label}: {text}" for label, text in rows]
@@ -304,6 +304,6 @@ def test_a_prompt_says_nothing_of_the_sizes_of_a_hold_out_shape(name: str) -> No
     assert any("on a hold-out shape" in text for _, text in mismatch_rows(found))
 
 
-@pytest.mark.parametrize(("wrong", "text"), [(1, "< 0.01 %"), (10**5, "100 %"), (99_999, "> 99.9 %"), (1234, "1.23 %")])
+@pytest.mark.parametrize(("wrong", "text"), [(1, "< 0.01%"), (10**5, "100%"), (99_999, "> 99.9%"), (1234, "1.23%")])
 def test_a_share_is_100_percent_only_where_all_elements_are_wrong(wrong: int, text: str) -> None:
     assert share(Mismatch("out", (10**5,), wrong, 10**5, 0.1, (), ())) == text

@@ -128,7 +128,7 @@ HOT = {"samples": 2000, "lines": [{"line": 7, "text": "s += x[i];", "samples": 8
     [
         ({"summary": "memory-bound", "reason": "", "hot_code": None}, "memory-bound"),
         ({"summary": "", "reason": "no perf here", "hot_code": None}, "no perf here"),
-        ({"summary": "", "reason": "no perf here", "hot_code": HOT}, "line 7 `s += x[i];` has 40 % of 2,000 samples."),
+        ({"summary": "", "reason": "no perf here", "hot_code": HOT}, "line 7 `s += x[i];` has 40% of 2,000 samples."),
     ],
 )
 def test_the_profilers_summary_or_its_reason_is_shown(

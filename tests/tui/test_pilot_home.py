@@ -362,9 +362,11 @@ def test_opening_a_session_that_another_process_runs_steers_it_there(home: Path)
     """Its ideas open the gate here, and the decision is answered by the process that runs it."""
 
     async def body() -> None:
-        app = ui.app(None, "open", SavedSession(home / "held"))
+        app = ui.app(None, "open", SavedSession(home / "held", mode="autopilot", fresh=True))
         async with app.run_test(size=(120, 40)) as pilot:
             await until(pilot, lambda: isinstance(app.screen, GateScreen))
+            told = [str(one.message) for one in app._notifications]
+            assert any(words.endswith("from here; --mode and --fresh-baselines have no effect") for words in told), told
             bridge = app.screen.bridge
             assert not bridge.runs_here
             await pilot.pause(1.0)  # a key that was pressed before the gate opened approves nothing

@@ -360,7 +360,7 @@ class MonitoredOpener(FakeOpener):
 def test_the_header_shows_the_load_of_the_device(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("escape")
-        words = "GPU 83 % 61 °C ▼ throttled: heat"
+        words = "GPU 83% 61 °C ▼ throttled: heat"
         await until(pilot, lambda: any(words in head.render_line(0).text for head in app.screen.query(SessionHeader)))
 
     ui.run_steered(folder, act, opener=MonitoredOpener(), size=(160, 40))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support import sessions, ui
+from support.held import held
 from support.program import command
 from support.window import Window
 
@@ -71,6 +72,14 @@ def test_the_menu_steers(typed: tuple[str, ...], event: type[e.Event] | None, tm
     assert event is None or any(isinstance(one, event) for one in new), text
     assert event is not None or all(isinstance(one, e.SessionResumed) for one in new), text
     assert ("Done." in text) is (event is not None)
+
+
+def test_options_without_effect_on_a_session_that_runs_elsewhere_are_named(tmp_path: Path) -> None:
+    with held(tmp_path / "s"):
+        told = steered("open", SavedSession(tmp_path / "s", device="cpu"), "0")
+        bare = steered("open", SavedSession(tmp_path / "s"), "0")
+    assert "Another process runs this session: you steer it from here; --device has no effect.\n" in told
+    assert "you steer it from here.\n" in bare
 
 
 def test_a_replay_is_walked_and_read_only(tmp_path: Path) -> None:

@@ -148,8 +148,12 @@ def checks(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:
     if found is None:
         return tuple(lines) if kernel.failure or kernel.evidence else empty_page("not verified yet")
     bit_for_bit = found.jitter == 0
+    tolerance = fmt.policy_words(found.policy)
     rows: list[tuple[str, Sequence[Cell]]] = [
-        ("class", (Cell(found.precision_class.value, Ink.STRONG), Cell(f", tolerance {found.policy}", Ink.FAINT))),
+        (
+            "class",
+            (Cell(found.precision_class.value, Ink.STRONG), Cell(f", tolerance {tolerance}", Ink.FAINT)),
+        ),
         ("trials", (Cell(f"{fmt.counted(found.trials, 'call')} checked against float64"),)),
         ("hold-out shapes", (Cell(one_line(found.holdouts), Ink.WARN if "specialised" in found.holdouts else Ink.PLAIN),)),
         ("centred error", _error_meter(found.rel_fro, found.rel_fro_limit, room)),

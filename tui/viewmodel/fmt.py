@@ -6,9 +6,10 @@ Formats that the engine's reports define (``engine.report.text.lines``) are reus
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
+from engine.domain.figure_text import at_places, digit_figures, interval_places
 from engine.domain.figures import Interval
 from engine.domain.stats import is_measurable
 from engine.report.text.lines import NOT_MEASURABLE as NOT_MEASURABLE
@@ -16,9 +17,10 @@ from engine.report.text.lines import counted as counted
 from engine.report.text.lines import digits as digits
 from engine.report.text.lines import duration as duration
 from engine.report.text.lines import duration_interval as duration_interval
-from engine.report.text.lines import figures as figures
 from engine.report.text.lines import percent as percent
+from engine.report.text.lines import policy_words as policy_words
 from engine.report.text.lines import ratio as ratio_digits
+from engine.report.text.lines import ratio_figures as ratio_figures
 from engine.report.text.lines import scaled as scaled
 from engine.report.text.lines import times as times
 from engine.report.text.lines import tunables as tunables
@@ -47,14 +49,14 @@ def ratio_of(interval: Interval) -> str:
 
 def interval_ends(interval: Interval) -> str:
     """The ends of a ratio's interval: ``[1.49, 1.55]``."""
-    _, low, high = figures(interval)
+    _, low, high = ratio_figures(interval)
     return f"[{low}, {high}]"
 
 
 def headline_figures(interval: Interval) -> tuple[str, str, str]:
     """A ratio and the ends of its interval with three significant digits; more where the ends would read alike."""
-    value, low, high = (digits(figure) for figure in (interval.value, interval.low, interval.high))
-    return (value, low, high) if low != high else figures(interval)
+    value, low, high = digit_figures(interval)
+    return (value, low, high) if low != high else ratio_figures(interval)
 
 
 def about(seconds: float) -> str:
@@ -88,7 +90,8 @@ def speedup(interval: Interval, *, doubted: bool = False) -> Cell:
     ink = speedup_ink(interval)
     if not is_measurable(interval):
         return Cell(f"≈ {NOT_MEASURABLE}", ink)
-    return Cell(f"? {figures(interval)[0]}×", Ink.UNDECIDED) if doubted else Cell(f"{_SIGNS[ink]} {figures(interval)[0]}×", ink)
+    figure = f"{ratio_figures(interval)[0]}×"
+    return Cell(f"? {figure}", Ink.UNDECIDED) if doubted else Cell(f"{_SIGNS[ink]} {figure}", ink)
 
 
 def speedup_forms(interval: Interval, *, doubted: bool = False) -> tuple[str, ...]:
@@ -96,12 +99,18 @@ def speedup_forms(interval: Interval, *, doubted: bool = False) -> tuple[str, ..
     text = speedup(interval, doubted=doubted).text
     if not is_measurable(interval):
         return (text, f"≈ {NO_FIGURE}")
-    return (text, *(f"{text[:2]}{interval.value:.{places}g}×" for places in (3, 2, 1)))
+    return (text, *(f"{text[:2]}{value}×" for value, _, _ in _fewer_decimals(interval)))
 
 
 def interval_forms(interval: Interval) -> tuple[str, ...]:
     """``interval_ends``, then shorter forms of it."""
-    return (interval_ends(interval), *(f"[{interval.low:.{n}g}, {interval.high:.{n}g}]" for n in (3, 2)))
+    return (interval_ends(interval), *(f"[{low}, {high}]" for _, low, high in _fewer_decimals(interval)))
+
+
+def _fewer_decimals(interval: Interval) -> Iterator[tuple[str, str, str]]:
+    """The figures of a ratio with fewer and fewer decimals, as long as its low end does not read as 0."""
+    fewer = reversed(range(interval_places(interval)))
+    yield from (at_places(interval, places) for places in fewer if round(interval.low, places) > 0)
 
 
 def fitting(forms: Sequence[str], room: int) -> str:
@@ -238,8 +247,8 @@ def moment(at: float, since: float) -> str:
 
 
 def sol(fraction: float) -> str:
-    """A share of the speed of light: ``61 % SOL``."""
-    return f"{percent(fraction).replace('%', ' %')} SOL"
+    """A share of the speed of light: ``61% SOL``."""
+    return f"{percent(fraction)} SOL"
 
 
 def error(value: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.domain import queries
@@ -27,6 +27,12 @@ class NoticeFacts:
     """The incumbent's speedup: ``46.9× eager``."""
     doing: str = ""
     """What it does while it awaits nobody: ``round 2``."""
+
+
+def joined_words(options: Sequence[str]) -> str:
+    """A session that another process runs was opened; ``options``: what was asked of opening it, in vain."""
+    lost = f"; {' and '.join(options)} {'has' if len(options) == 1 else 'have'} no effect" if options else ""
+    return f"Another process runs this session: you steer it from here{lost}"
 
 
 def notice_facts(state: SessionState, stopped: Mapping[WorkKey, str]) -> NoticeFacts:

@@ -10,6 +10,7 @@ from engine.domain.events import Entry
 from engine.domain.model import Dialect, Problem, Workload
 from engine.domain.state import SessionState
 from engine.report.text import progress
+from engine.report.text.rounds import counted_rounds
 from tui.viewmodel import code, fmt, kernels
 from tui.viewmodel.cells import Cell, Ink, Line, cut_cells, fold_line, from_report, line, one_line
 
@@ -79,7 +80,8 @@ def _progress(state: SessionState) -> Line:
     verified = f"{len(queries.verified(state))} of {fmt.counted(len(state.kernels), 'kernel')} verified"
     dollars, unpriced = queries.total_usd(state)
     cost = f"{fmt.dollars(dollars)}{'+?' if unpriced else ''}" if dollars else ""
-    rounds = fmt.counted(max(0, queries.last_round(state)), "round")
+    strategy = state.opened.settings.strategy if state.opened is not None else ""
+    rounds = counted_rounds(max(0, queries.last_round(state)), strategy)
     words = (rounds, verified, f"active {fmt.elapsed(state.active_seconds)}", cost)
     return line(Cell(f"   {' · '.join(filter(None, words))}", Ink.FAINT))
 

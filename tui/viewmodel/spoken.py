@@ -46,7 +46,7 @@ def incumbent_line(state: SessionState) -> str:
 
 
 def _speedup(state: SessionState, speedup: Interval) -> str:
-    value, low, high = fmt.figures(speedup)
+    value, low, high = fmt.ratio_figures(speedup)
     over = f"{queries.ranking_baseline(state)}, interval {low} to {high}"
     return f"{value} times {over}" if stats.is_measurable(speedup) else f"{fmt.NOT_MEASURABLE} over {over}"
 

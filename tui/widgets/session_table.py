@@ -152,7 +152,7 @@ def legend(colour: Callable[[str], str]) -> tuple[tuple[Text, str], ...]:
     states = (_RUNNING, _AWAITING, _OPEN, _ENDED, _EXAMPLE, _UNREADABLE)
     return (
         *((Text(one.words.format(2), colour(one.colour) if one.colour else ""), one.meaning) for one in states),
-        (Text("▲ 1.42×", colour("success")), "the incumbent's speedup over its baseline, with its 95 % interval"),
+        (Text("▲ 1.42×", colour("success")), "the incumbent's speedup over its baseline, with its 95% interval"),
         (Text("▁▃▃▆█", colour("primary")), "trend: the best speedup so far, kernel by kernel"),
         (Text("13/22"), "kernels: verified, of all"),
     )

@@ -89,7 +89,7 @@ _AUTHOR = 2.0
 _CATEGORY = 6.0
 """Trials after which a category's own mean counts as much as zero."""
 GAINED = 0.02
-"""The smallest gain that counts as progress: 2 %."""
+"""The smallest gain that counts as progress: 2%."""
 _LATEST = 8
 """Trials of a parent's own ideas among which one idea may prevail."""
 _PREVAILS = 4

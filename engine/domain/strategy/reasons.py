@@ -19,7 +19,7 @@ def times(gain: float) -> str:
 
 
 def gain_range(gain: float, deviation: float) -> str:
-    """An expected gain with its 95 % range."""
+    """An expected gain with its 95% range."""
     low, high = math.exp(gain - _NORMAL95 * deviation), math.exp(gain + _NORMAL95 * deviation)
     return f"{times(gain)} [{low:.2f}, {high:.2f}]"
 
@@ -28,7 +28,7 @@ def of_pair(belief: Belief, pair: Pair, predicted: float | None, elsewhere: str)
     """Why an idea is tried on its parent. ``elsewhere`` names a kernel that implements it, if it is repeated."""
     expected = f"expected gain {gain_range(pair.expected, pair.deviation)} over {pair.parent}"
     why = _grounds(belief, pair, predicted, elsewhere)
-    return f"{expected}{f': {why}' if why else ''}; {pair.success * 100:.0f} % chance to be verified"
+    return f"{expected}{f': {why}' if why else ''}; {pair.success * 100:.0f}% chance to be verified"
 
 
 def _grounds(belief: Belief, pair: Pair, predicted: float | None, elsewhere: str) -> str:

@@ -39,7 +39,7 @@ class Parent:
 
 
 def variance(ratio: Interval) -> float:
-    """The variance of the logarithm, from its 95 % interval."""
+    """The variance of the logarithm, from its 95% interval."""
     return (math.log(ratio.high / ratio.low) / 3.92) ** 2
 
 

@@ -262,7 +262,7 @@ def _bench(seconds: float, hot: bool) -> int:
             print(f"shape    {title}")
         for name, found in times.items():
             print(f"{name:<9}{sorted(found)[pairs // 2]:.4g} us")
-        interval = f"95 % interval {ratios[low]:.3f} to {ratios[pairs - 1 - low]:.3f}, {pairs} pairs in one process"
+        interval = f"95% interval {ratios[low]:.3f} to {ratios[pairs - 1 - low]:.3f}, {pairs} pairs in one process"
         medians.append(ratios[pairs // 2])
         print(f"ratio    {medians[-1]:.3f} x eager ({interval}, {'hot' if hot else 'cold'} caches, on {_device()})")
     if len(medians) > 1:

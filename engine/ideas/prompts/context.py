@@ -21,6 +21,7 @@ from engine.domain import (
     queries,
     suite,
 )
+from engine.domain.figure_text import ratio_figures
 from engine.domain.mismatch import Mismatch
 from engine.domain.mismatch_words import prompt_lines
 from engine.domain.model import Device, FailureKind, Interval, Measurement, Number, PrecisionClass, Resources
@@ -310,7 +311,7 @@ def _by_workload(state: SessionState, kernel: Kernel, measured: Measurement) -> 
     base = queries.ranking_baseline(state)
     slowest = suite.worst(measured, base)
     for one in measured.by_workload:
-        light = f", {one.light.fraction * 100:.0f} % of SOL" if one.light is not None else ""
+        light = f", {one.light.fraction * 100:.0f}% of SOL" if one.light is not None else ""
         mark = " (worst)" if slowest is one else ""
         speedup = f", {factor(one.speedup[base])} over {base}" if base in one.speedup else ""
         yield f"on `{one.workload}`: {one.time_us.value:.4g} us{speedup}{light}{mark}"
@@ -344,7 +345,8 @@ def _parent_mix(state: SessionState, kernel: Kernel) -> Mapping[str, int] | None
 
 def factor(value: Interval) -> str:
     """A speedup with its interval, e.g. ``1.31x (1.28 to 1.34)``."""
-    return f"{value.value:.3g}x ({value.low:.3g} to {value.high:.3g})"
+    figure, low, high = ratio_figures(value)
+    return f"{figure}x ({low} to {high})"
 
 
 def failure(kind: FailureKind, reason: str, log: str, mismatches: Sequence[Mismatch] = ()) -> str:

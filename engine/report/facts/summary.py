@@ -11,7 +11,7 @@ from engine.domain.state import Kernel, SessionState
 
 @dataclass(frozen=True, slots=True)
 class SpeedupOver:
-    """A speedup with its 95 % interval and its baseline."""
+    """A speedup with its 95% interval and its baseline."""
 
     value: float
     low: float

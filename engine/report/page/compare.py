@@ -17,7 +17,7 @@ _LABEL = (90.0, 14.0)
 COLOURS = 6
 """Colours of the style sheet; further sessions begin again."""
 LEGEND = (
-    "Each line is the incumbent of a session, the kernel to beat; its band is the 95 % interval of the speedup. Where bands "
+    "Each line is the incumbent of a session, the kernel to beat; its band is the 95% interval of the speedup. Where bands "
     "overlap, neither session is shown to be faster. At the dashed line the session that spent least ended: the comparison at "
     "equal budgets is to its left."
 )

@@ -6,6 +6,7 @@ gives the same page.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,9 +23,10 @@ from engine.report.facts.charts import Climb, Roofline, climb, roofline
 from engine.report.facts.usage import CallTotals
 from engine.report.page.decisions import Decision, decisions
 from engine.report.text import races, tree
-from engine.report.text.lines import counted, duration, duration_interval, one_line, percent, times, tunables
+from engine.report.text.lines import counted, duration, duration_interval, one_line, percent, policy_words, times, tunables
 from engine.report.text.progress import verification_words
 from engine.report.text.regimes import NOT_MEASURED, disagreement, sustained_words
+from engine.report.text.rounds import counted_rounds
 from engine.report.text.suite import choice_words
 from engine.report.text.verdict import corroboration_words, sampling_words
 
@@ -188,17 +190,24 @@ def _facts(state: SessionState) -> Iterator[tuple[str, str]]:
         yield ("device", f"{state.device.name} ({state.device.arch})")
     if state.preparation is not None:
         check = state.preparation.gate
-        yield ("precision", f"{check.allowed.value} class allowed, tolerance {check.policy}")
+        yield ("precision", f"{check.allowed.value} class allowed, tolerance {policy_words(check.policy)}")
         for name, measured in state.preparation.baselines.items():
             yield (f"baseline {name}", duration_interval(measured.time_us))
         yield ("speed of light (SOL)", f"{duration(state.preparation.floor_us)}, bound by {state.preparation.bound}")
-    failed = sum(1 for k in state.kernels.values() if k.stage is Stage.FAILED)
     rounds = sum(1 for r in state.rounds.values() if r.number > 0)
-    good = len(queries.verified(state))
-    yield ("search", f"{counted(rounds, 'round')}, {counted(len(state.kernels), 'kernel')}: {good} verified, {failed} failed")
+    strategy = state.opened.settings.strategy if state.opened is not None else ""
+    yield ("search", f"{counted_rounds(rounds, strategy)}, {counted(len(state.kernels), 'kernel')}: {_outcomes(state)}")
     if state.opened is not None:
         yield ("strategy", f"{state.opened.settings.strategy}, proposer {state.opened.settings.source}")
         yield ("opened", f"{datetime.fromtimestamp(state.opened_at, UTC):%d %B %Y, %H:%M} UTC")
+
+
+def _outcomes(state: SessionState) -> str:
+    """``19 verified, 0 failed, 2 cancelled``: together all kernels, once the session has ended."""
+    stages = Counter(kernel.stage for kernel in state.kernels.values())
+    words = f"{len(queries.verified(state))} verified, {stages[Stage.FAILED]} failed"
+    rare = ((Stage.CANCELLED, "cancelled"), (Stage.QUARANTINED, "in quarantine"))
+    return ", ".join((words, *(f"{stages[stage]} {name}" for stage, name in rare if stages[stage])))
 
 
 def _row(state: SessionState, kernel: Kernel, strokes: str, best: Kernel | None) -> TreeRow:
@@ -281,7 +290,7 @@ def _conditions(state: SessionState, best: Kernel | None) -> Iterator[tuple[str,
         yield (f"{best.id} timed", "; ".join(filter(None, facts)))
         yield (f"{best.id} back to back", "; ".join(filter(None, _back_to_back(state, best, measured))))
     if best is not None and best.verification is not None:
-        yield (f"{best.id} verified", f"{best.verification.policy}: {verification_words(best.verification)}")
+        yield (f"{best.id} verified", f"{policy_words(best.verification.policy)}: {verification_words(best.verification)}")
     if state.opened is not None:
         yield ("made with", ", ".join(f"{name} {version}" for name, version in state.opened.versions.items()))
 

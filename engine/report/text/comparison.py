@@ -18,7 +18,7 @@ _TITLE = 40
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A measurement in brief, with 95 % intervals."""
+    """A measurement in brief, with 95% intervals."""
 
     time_us: Interval
     speedup: Interval | None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from engine.domain.figure_text import digit_figures
+from engine.domain.figure_text import digits as digits
+from engine.domain.figure_text import percent as percent
+from engine.domain.figure_text import ratio as ratio
+from engine.domain.figure_text import ratio_figures as ratio_figures
 from engine.domain.figures import Interval
 from engine.domain.stats import is_measurable, significant
 
@@ -61,6 +65,13 @@ def shortened(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: max(0, width - 1)].rstrip()}…"
 
 
+def shortened_within(text: str, width: int) -> str:
+    """The text, cut within if it is longer than ``width``; more of its end is kept: there names of sessions differ."""
+    kept = max(1, width) - 1
+    end = kept * 3 // 5
+    return text if len(text) <= width else f"{text[: kept - end]}…{text[len(text) - end :]}"
+
+
 def cut(spans: Line, width: int) -> Line:
     """The line, cut with an ellipsis if it is longer than ``width``."""
     kept: list[Span] = []
@@ -84,27 +95,15 @@ def duration(us: float) -> str:
 
 
 def duration_interval(interval: Interval) -> str:
-    """``5.43 ms [5.40, 5.47]``; the ends use the unit of the value."""
+    """``5.43 ms [5.40, 5.47]``; the ends use the unit and the decimals of the value."""
     scale, unit = _scale(interval.value)
-    low, high = digits(interval.low / scale), digits(interval.high / scale)
-    return f"{digits(interval.value / scale)} {unit} [{low}, {high}]"
+    scaled_down = Interval(interval.value / scale, interval.low / scale, interval.high / scale)
+    value, low, high = digit_figures(scaled_down)
+    return f"{value} {unit} [{low}, {high}]"
 
 
 def _scale(us: float) -> tuple[float, str]:
     return next(((scale, unit) for scale, unit in _SCALES if us >= scale), _SCALES[-1])
-
-
-def digits(value: float) -> str:
-    """Three significant digits without an exponent; integer digits are never dropped, and what has six zeros is 0."""
-    if not math.isfinite(value):
-        return "∞" if value > 0 else str(value)
-    if abs(value) < _NOTHING:
-        return "0"
-    places = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:.{min(places, 6)}f}"
-
-
-_NOTHING = 5e-7
 
 
 def scaled(value: float) -> str:
@@ -116,12 +115,9 @@ def scaled(value: float) -> str:
     return f"{digits(value)} "
 
 
-_NARROW = 0.008
-
-
 def times(interval: Interval) -> str:
     """A ratio with its interval: ``1.52× [1.49, 1.55]``. Where the interval says nothing: ``not measurable [0.08, 197]``."""
-    value, low, high = figures(interval)
+    value, low, high = ratio_figures(interval)
     return f"{value}× [{low}, {high}]" if is_measurable(interval) else f"{NOT_MEASURABLE} [{low}, {high}]"
 
 
@@ -130,29 +126,9 @@ TOO_WIDE = "too few process pairs, or they differ too much"
 """Why a speedup is not measurable."""
 
 
-def figures(interval: Interval) -> tuple[str, str, str]:
-    """A ratio and the ends of its interval; narrow intervals get a third decimal."""
-    value, low, high = interval.value, interval.low, interval.high
-    if 0.1 <= low <= value <= high < 10 and 0 < high - low < _NARROW * min(value, 1.0):
-        return f"{value:.3f}", f"{low:.3f}", f"{high:.3f}"
-    return ratio(value), ratio(low), ratio(high)
-
-
-def ratio(value: float) -> str:
-    """A speedup: two decimals, more below 0.1, none from 100 up; ``∞`` for the end of an interval that holds everything."""
-    if value >= _BOUNDLESS:
-        return "∞"
-    if value < 0.1:
-        return digits(value)
-    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
-
-
-_BOUNDLESS = 1e7
-
-
-def percent(fraction: float) -> str:
-    """``37%``, or ``0.4%`` below one percent."""
-    return f"{fraction:.0%}" if fraction >= 0.01 or fraction == 0 else f"{fraction:.1%}"
+def policy_words(policy: str) -> str:
+    """A tolerance policy as people read it: ``class:fp32 (10×)``."""
+    return re.sub(r"\b(\d+(?:\.\d+)?)x(?=\))", r"\1×", policy)
 
 
 def speedup_tone(interval: Interval) -> Tone:

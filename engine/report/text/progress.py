@@ -21,6 +21,7 @@ from engine.report.text.lines import (
     line,
     one_line,
     percent,
+    policy_words,
     shortened,
     times,
     tunables,
@@ -97,7 +98,8 @@ def _session_line(event: e.Event, state: SessionState) -> Line | None:
         case e.SessionPrepared(device, found):
             rejected = sum(1 for trivial in found.gate.nulls if not trivial.passed)
             base = "; ".join(f"{name} {duration_interval(m.time_us)}" for name, m in found.baselines.items())
-            check = f"correctness check {found.gate.policy} rejects {rejected} of {len(found.gate.nulls)} trivial models"
+            rejects = f"rejects {rejected} of {len(found.gate.nulls)} trivial models"
+            check = f"correctness check {policy_words(found.gate.policy)} {rejects}"
             return line(f"prepared on {device.name}: {check}; {base}; sandbox {found.sandbox}")
         case e.SessionClosed(reason):
             return line(f"session ended: {reason}")

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from engine.domain import queries
 from engine.domain.state import SessionState
+from engine.report.text.lines import counted
+
+
+def counted_rounds(number: int, strategy: str) -> str:
+    """``3 rounds``; ``3 decisions`` of the adaptive strategy, which opens a round for each and counts its limit of rounds in
+    kernels."""
+    return counted(number, "decision" if strategy == "adaptive" else "round")
 
 
 def of_round(state: SessionState, number: int) -> str:

@@ -2,52 +2,66 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from engine.report.facts.side_by_side import Budget, Course, CoursePoint, Row, SideBySide
-from engine.report.text.lines import Line, Span, Tone, line, one_line, shortened, table, times
+from engine.report.text.lines import Line, Span, Tone, line, one_line, shortened, shortened_within, table, times
 from engine.report.text.regimes import NOT_MEASURED
 
 _TITLE = 48
 _COLUMNS = 32
 _BARS = "▁▂▃▄▅▆▇█"
 _NAME = 28
+_LEAST_NAME = 12
+_BESIDE_NAMES = 62
+"""The width of a row of totals without its name."""
+_BESIDE_TITLES = 46
+"""The width of a row of an idea without its title."""
 
 
 def lines(found: SideBySide, room: int = 0) -> list[Line]:
     """What was compared, the incumbents at equal budgets, and whose ideas won.
 
-    ``room``: the width to keep to, by a table for as many sessions as fit; 0: one table.
+    ``room``: the width to keep to, by shorter names and by a table for as many sessions as fit; 0: any width.
     """
+    name, title = _limits(room)
     head = f"{found.problem}, {found.workload}, {found.device}: the incumbent's speedup over {found.baseline}"
-    parts = (*_at_equal_budgets(found, room), *_curves(found), table(_totals(found)))
-    return [line(Span(head, Tone.STRONG)), *(one for part in parts if part for one in (line(), *part)), *_winners(found)]
+    parts = (*_at_equal_budgets(found, room, name), *_curves(found, name), table(_totals(found, name)))
+    return [line(Span(head, Tone.STRONG)), *(one for part in parts if part for one in (line(), *part)), *_winners(found, title)]
 
 
-def _at_equal_budgets(found: SideBySide, room: int) -> list[list[Line]]:
+def _limits(room: int) -> tuple[int, int]:
+    """The widths of a session's name and of an idea's title."""
+    if not room:
+        return _NAME, _TITLE
+    return max(_LEAST_NAME, min(_NAME, room - _BESIDE_NAMES)), max(_LEAST_NAME, min(_TITLE, room - _BESIDE_TITLES))
+
+
+def _at_equal_budgets(found: SideBySide, room: int, name: int) -> list[list[Line]]:
     """The fewest tables that fit, each of some of the sessions; the last says which session is faster."""
     every = len(found.courses)
-    for count in range(every, 0, -1):
-        parts = [table(_rows(found, slice(start, start + count))) for start in range(0, every, count)]
+    for count, brief in itertools.product(range(every, 0, -1), (False, True)):
+        parts = [table(_rows(found, slice(start, start + count), name, brief)) for start in range(0, every, count)]
         if not room or all(sum(len(span.text) for span in one) <= room for part in parts for one in part):
             break
     return parts
 
 
-def _rows(found: SideBySide, some: slice) -> list[list[Span]]:
-    """The incumbents of some sessions at equal budgets."""
-    names = [Span(shortened(course.session, _NAME), Tone.STRONG) for course in found.courses[some]]
+def _rows(found: SideBySide, some: slice, name: int, brief: bool) -> list[list[Span]]:
+    """The incumbents of some sessions at equal budgets. ``brief``: the faster session is named by its place."""
+    names = [Span(shortened_within(course.session, name), Tone.STRONG) for course in found.courses[some]]
     rows = [[Span("at equal"), *names]]
     for row in found.rows:
         cells = [_cell(point, row.faster == index) for index, point in list(enumerate(row.best))[some]]
         rows.append([Span(spent_words(row), Tone.FAINT), *cells])
     if some.stop >= len(found.courses):
-        words = ("", *(verdict_words(row, found) for row in found.rows))
+        words = ("", *(_place_words(row) if brief else verdict_words(row, found, name) for row in found.rows))
         rows = [[*row, Span(word, Tone.FAINT)] for row, word in zip(rows, words, strict=True)]
     return rows
 
 
-def _curves(found: SideBySide) -> list[list[Line]]:
+def _curves(found: SideBySide, name: int) -> list[list[Line]]:
     """Best so far over each budget, as bars on one logarithmic scale; each ends where its session ended."""
     points = [point for course in found.courses for point in course.points]
     if not points:
@@ -61,7 +75,7 @@ def _curves(found: SideBySide) -> list[list[Line]]:
             steps = [most * (step + 1) / _COLUMNS for step in range(_COLUMNS)]
             bars = "".join(_bar(course, budget, spent, most / _COLUMNS, low, high) for spent in steps)
             last = f"{times(course.points[-1].speedup)}" if course.points else ""
-            rows.append([Span(shortened(course.session, _NAME), Tone.STRONG), Span(bars), Span(last, Tone.FAINT)])
+            rows.append([Span(shortened_within(course.session, name), Tone.STRONG), Span(bars), Span(last, Tone.FAINT)])
         parts.append([line(Span(f"best so far by {budget.value}", Tone.FAINT)), *table(rows)])
     return parts
 
@@ -80,9 +94,16 @@ def spent_words(row: Row) -> str:
     return f"{row.spent:,.0f} {row.budget.value}" if row.budget is not Budget.DEVICE_SECONDS else f"{row.spent:.1f} device s"
 
 
-def verdict_words(row: Row, found: SideBySide) -> str:
-    """Which session is faster in a row."""
-    return "overlap" if row.faster is None else f"{shortened(found.courses[row.faster].session, _NAME)} is faster"
+def verdict_words(row: Row, found: SideBySide, name: int = _NAME) -> str:
+    """Which session is faster in a row; ``name``: the most characters of its name."""
+    return "overlap" if row.faster is None else f"{shortened_within(found.courses[row.faster].session, name)} is faster"
+
+
+def _place_words(row: Row) -> str:
+    """Which session is faster, by its place from the left."""
+    if row.faster is None:
+        return "overlap"
+    return f"{('1st', '2nd', '3rd')[row.faster] if row.faster < 3 else f'{row.faster + 1}th'} faster"
 
 
 def _cell(point: CoursePoint | None, faster: bool) -> Span:
@@ -91,7 +112,7 @@ def _cell(point: CoursePoint | None, faster: bool) -> Span:
     return Span(f"{times(point.speedup)} {point.kernel}", Tone.GOOD if faster else Tone.PLAIN)
 
 
-def _totals(found: SideBySide) -> list[list[Span]]:
+def _totals(found: SideBySide, name: int) -> list[list[Span]]:
     sustained = any(course.sustained is not None for course in found.courses)
     head = ["session", "verdicts", "tokens", "device s", "decisions", *(["incumbent sustained"] if sustained else [])]
     rows = [[Span(word, Tone.FAINT) for word in head]]
@@ -99,21 +120,21 @@ def _totals(found: SideBySide) -> list[list[Span]]:
         figures = [f"{course.verdicts}", f"{course.tokens:,}", f"{course.device_seconds:.1f}", f"{course.decisions}"]
         if sustained:
             figures.append(times(course.sustained) if course.sustained is not None else NOT_MEASURED)
-        rows.append([Span(shortened(course.session, _NAME), Tone.STRONG), *(Span(figure) for figure in figures)])
+        rows.append([Span(shortened_within(course.session, name), Tone.STRONG), *(Span(figure) for figure in figures)])
     return rows
 
 
-def _winners(found: SideBySide) -> list[Line]:
+def _winners(found: SideBySide, title: int) -> list[Line]:
     shown: list[Line] = []
     for course in found.courses:
-        shown += [line(), line("ideas that won in ", Span(course.session, Tone.STRONG))]
-        shown += [line("  ", *spans) for spans in table(_ideas(course))] or [line(Span("  no incumbent", Tone.FAINT))]
+        shown += [line(), line("ideas that won in ", Span(course.session, Tone.STRONG), " (× parent)")]
+        shown += [line("  ", *spans) for spans in table(_ideas(course, title))] or [line(Span("  no incumbent", Tone.FAINT))]
     return shown
 
 
-def _ideas(course: Course) -> list[list[Span]]:
+def _ideas(course: Course, title: int) -> list[list[Span]]:
     return [
-        [Span(one.kernel), Span(shortened(one_line(one.title), _TITLE)), Span(one.author, Tone.FAINT),
-         Span(f"{times(one.gain)} over its parent" if one.gain is not None else "")]
+        [Span(one.kernel), Span(shortened(one_line(one.title), title)), Span(one.author, Tone.FAINT),
+         Span(times(one.gain) if one.gain is not None else "")]
         for one in course.winners
     ]  # fmt: skip

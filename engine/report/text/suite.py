@@ -29,7 +29,7 @@ def mean_words(measured: Measurement, baseline: str) -> str:
     slowest = suite.worst(measured, baseline)
     if slowest is None:
         return ""
-    worst = f"worst {slowest.workload} {slowest.speedup[baseline].value:.3g}×"
+    worst = f"worst {slowest.workload} {ratio(slowest.speedup[baseline].value)}×"
     return f"geometric mean of {counted(len(measured.by_workload), 'workload')}, {worst}"
 
 

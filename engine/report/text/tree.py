@@ -20,6 +20,7 @@ from engine.report.text.lines import (
     line,
     one_line,
     percent,
+    policy_words,
     scaled,
     shortened,
     speedup_tone,
@@ -84,8 +85,9 @@ def _row(state: SessionState, kernel: Kernel, branch: str, best: Kernel | None) 
 
 
 def outcome(kernel: Kernel) -> str:
-    """A kernel's stage or how it ended: ``measured``, ``not corroborated``, ``build failed``, ``verify`` …"""
-    return corroboration.status(kernel).replace("_", " ")
+    """How a kernel ended, or its next step: ``measured``, ``not corroborated``, ``build failed``, ``to verify`` …"""
+    words = corroboration.status(kernel).replace("_", " ")
+    return words if kernel.stage.settled else f"to {words}"
 
 
 def failure_words(kind: FailureKind) -> str:
@@ -181,7 +183,7 @@ def correctness_words(found: Preparation) -> Span:
         f"error ≤ {check.rel_fro_limit:.1e} of the output's spread, each element ≤ {check.max_scaled_limit:.1e} of its scale"
     )
     trivial_models = f"{rejected} of {len(check.nulls)} trivial models rejected"
-    words = f"{check.policy}, {check.allowed.value} class allowed: {limits}; {trivial_models}"
+    words = f"{policy_words(check.policy)}, {check.allowed.value} class allowed: {limits}; {trivial_models}"
     return Span(words) if check.verifiable else Span(f"NOT VERIFIABLE: {words}", Tone.BAD)
 
 

@@ -75,7 +75,7 @@ class VerificationFigures:
 
 @dataclass(frozen=True, slots=True)
 class TimeFigures:
-    """Microseconds: the median with its 95 % interval."""
+    """Microseconds: the median with its 95% interval."""
 
     median: float
     low: float

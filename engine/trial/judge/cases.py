@@ -162,7 +162,7 @@ class ReferenceOnCase:
 
     def undecided(self) -> list[torch.Tensor | None]:
         """Masks of the integers that rounding alone decides: they change in float64 when the inputs move by a few units in the
-        last place (up, down or at random), or in the reference's own arithmetic. None where they exceed 1 % of an output."""
+        last place (up, down or at random), or in the reference's own arithmetic. None where they exceed 1% of an output."""
         masks = [_decided(right) if compared_exactly(right) else None for right in self.case.expected]
         for outputs in self._close_by():
             for mask, output, right in zip(masks, outputs, self.case.expected, strict=True):

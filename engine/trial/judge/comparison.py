@@ -50,7 +50,7 @@ class Errors:
 NO_ERROR = Errors(0.0, 0.0, 0.0)
 _TINY = 1e-300
 _NEGLIGIBLE = 4e-6
-"""A deviation up to this share of rms(r) does not count as spread: one unit in the last place of fp32 would be 3 % of it, and
+"""A deviation up to this share of rms(r) does not count as spread: one unit in the last place of fp32 would be 3% of it, and
 ten times that would exceed ``HOPELESS``. A single number has no spread."""
 _norm = torch.linalg.vector_norm
 

@@ -55,7 +55,7 @@ def format_verdict(
     expected = reference.call(model, inputs)
     matched = min((_matched(tolerance, o, e) for o, e in zip(outputs, expected, strict=True)), default=1.0)
     passed = matched >= tolerance.matched and _under_cap(tolerance, outputs, expected)
-    detail = f"{100 * matched:.6g} % of the elements match"
+    detail = f"{100 * matched:.6g}% of the elements match"
     return FormatVerdict(declared.name, tolerance.text, passed, detail, _stricter(tolerance, limit, expected), True)
 
 

@@ -190,10 +190,10 @@ def _box(counts: WrongCounts) -> Observation:
     dense = density >= _DENSE
     bounded = [d for d, n in enumerate(counts.shape) if counts.high[d] - counts.low[d] + 1 <= (n - 1 if dense else _WIDE * n)]
     if not bounded:
-        share = f"{100 * density:.2g} % of the elements" if not dense else f"{100 * density:.3g} % of the elements, everywhere"
+        share = f"{100 * density:.2g}% of the elements" if not dense else f"{100 * density:.3g}% of the elements, everywhere"
         return _seen(Pattern.SCATTERED, f"scattered: {share}", "scattered over the whole output")
     region = _notation(counts, {d: _range(counts.low[d], counts.high[d]) for d in bounded})
-    inside = "" if counts.wrong == _volume(counts) else f", {100 * density:.3g} % of its elements"
+    inside = "" if counts.wrong == _volume(counts) else f", {100 * density:.3g}% of its elements"
     if len(bounded) > 1:
         kind, words = (Pattern.TILE, "one tile") if dense else (Pattern.SCATTERED, "within one part")
         return _seen(kind, f"{words}: {region}{inside}", f"{words}, bounded in {len(bounded)} dimensions")

@@ -53,7 +53,7 @@ _LEAST_FOR_FP8 = (8, 9)
 """The least compute capability whose tensor cores multiply eight-bit floats."""
 _TO_BF16 = 2.0
 """Their rate, in that of bfloat16. The library's product can miss it: 1.22 and 1.49 PFLOP/s were seen on two H100s
-whose products in bfloat16 differ by 4 %."""
+whose products in bfloat16 differ by 4%."""
 
 
 def _copy_rate(size: int, label: str) -> float:

@@ -30,7 +30,7 @@ def is_same(itself: Sequence[float], others: Collection[Sequence[float]], kind: 
 
     Log ratios, one a pair. Done are intervals no wider than the one at which a kernel's measurement stops, around 1 for the
     baseline itself: a smaller floor would decide nothing. Few pairs give wide intervals, so a noisy baseline rarely gets there
-    by luck: intervals cover as often as with all pairs, and are up to 7 % wider (``benchmarks/interval_coverage.py``).
+    by luck: intervals cover as often as with all pairs, and are up to 7% wider (``benchmarks/interval_coverage.py``).
     """
     if len(itself) < LEAST_SAME_PAIRS:
         return False

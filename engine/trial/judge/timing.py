@@ -138,7 +138,7 @@ def _call_cost(null: Sequence[Timing], pair: PairTimes) -> CallCost:
 
 
 def cost_share(pairs: Sequence[PairTimes]) -> float:
-    """Uncertainty of the kernel's time from the cost of a call, as a share of that time; 0 if it is below 2 %.
+    """Uncertainty of the kernel's time from the cost of a call, as a share of that time; 0 if it is below 2%.
 
     Counted are its jitter and, on a CPU, the part of a call's cost that falls into the runner's process, where a kernel could
     save it. On a GPU no part does.

@@ -10,7 +10,7 @@ import torch
 from engine.trial.judge.runner_memory import Outputs
 
 _PLACES = 128
-"""Elements per output that a ``Watch`` reads: it detects a late write of 1 % of an output in 3 of 4 calls."""
+"""Elements per output that a ``Watch`` reads: it detects a late write of 1% of an output in 3 of 4 calls."""
 
 
 class Watch:

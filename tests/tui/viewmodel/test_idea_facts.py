@@ -32,7 +32,7 @@ def test_expected_effect_risks_and_the_parents_evidence_are_shown() -> None:
     facts = dict(ideas.idea_facts(state, state.ideas["i10"]))
     assert facts["expected"] == "fewer cold misses"
     assert facts["risks"] == "no effect on one core"
-    assert facts["evidence"].startswith("1.92 ms · 61 % SOL")
+    assert facts["evidence"].startswith("1.92 ms · 61% SOL")
     page = "\n".join(line.text for line in detail.idea(state, state.kernels["k18"], 90, LineageLines()))
     assert "fewer cold misses" in page
     assert "no effect on one core" in page

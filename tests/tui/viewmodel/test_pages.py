@@ -118,7 +118,7 @@ def test_counters_are_compared_with_the_parent_or_show_why_they_are_missing() ->
         return " ".join(found.split())
 
     assert "duration 812.2 us from 1000 us" in output(kernel)
-    assert "stalls: barrier 30 % unchanged" in output(kernel)
+    assert "stalls: barrier 30% unchanged" in output(kernel)
     unavailable = replace(kernel, profile=Profile(0, note="only administrators may"), resources=())
     assert "not available: only administrators may" in output(unavailable)
     on_cpu = Profile(0, "perf", "a processor", 1, {"instructions": 2.5e9, "cycles": 1e9, "ipc": 2.5, "calls": 40.0})
@@ -206,7 +206,7 @@ def test_session_workload_proposer_and_who_waits_are_always_in_sight(room: int) 
 
 def test_the_headline_reads_as_one_figure_after_the_other() -> None:
     _, second = heading.lines(STATE, heading.SessionStatus(), 120)
-    assert second.text.startswith(" ★ k14 2.83× eager [2.81, 2.85] · 1.92 ms · 61 % SOL · Reduce in eight")
+    assert second.text.startswith(" ★ k14 2.83× eager [2.81, 2.85] · 1.92 ms · 61% SOL · Reduce in eight")
 
 
 @pytest.mark.parametrize(
@@ -422,7 +422,7 @@ def test_the_resources_name_the_hot_code_or_the_loops(room: int) -> None:
     sampled = resources(b.hot_code(""))
     rows = [line.split() for line in sampled.splitlines() if "%" in line]
     assert [row[0] for row in rows[:3]] == ["line", "libm.so.6", "line"]
-    assert "80 %" in sampled
+    assert "80%" in sampled
     assert "1,000 samples" in sampled
     assert all(cells.width(line) <= room for line in sampled.splitlines())
     static = resources(HotCode(loops=(HotLoop("rows", 2, 10, 11, 12, {"MUFU": 1}),)))

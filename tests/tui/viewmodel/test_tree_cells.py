@@ -73,7 +73,7 @@ def test_a_folded_row_shows_how_many_kernels_it_hides() -> None:
 
 def test_the_speedup_has_a_sign_and_an_ink() -> None:
     line = tree_cells.row_line(SCENE, ROWS["k1"], tree_columns.layout(80))
-    assert next(c for c in line.cells if c.ink is Ink.SLOWER).text == "▼ 0.42×"
+    assert next(c for c in line.cells if c.ink is Ink.SLOWER).text == "▼ 0.420×"
 
 
 def tuned(*variants: dict[str, int], parent: dict[str, int] | None = None) -> SessionState:
