@@ -203,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     began = time.monotonic()
     print(f"{options.repeats} repeats, speedup {options.speedup:g}, minimum and maximum of process pairs: {PAIRS}")
     print(
-        f"{'noise':<20} {'coverage [95 %]':<23} {'long run':>9} {'half-width':>10} {'pairs':>6} {'alarms':>7} {'no floor':>14}"
+        f"{'noise':<20} {'coverage [95%]':<23} {'long run':>9} {'half-width':>10} {'pairs':>6} {'alarms':>7} {'no floor':>14}"
     )
     rows: list[Coverage] = []
     for noise in MODELS:

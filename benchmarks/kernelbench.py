@@ -45,7 +45,7 @@ from engine.session.benches import launcher
 
 _VERIFIED = (Status.MEASURED, Status.NOT_CORROBORATED, Status.QUARANTINED)
 """Statuses of kernels whose outputs were right."""
-_HEAD = ("file", "device", "status", "seconds", "peak GiB", "x operands", "time us", "speedup over eager [95 %]", "why")
+_HEAD = ("file", "device", "status", "seconds", "peak GiB", "x operands", "time us", "speedup over eager [95%]", "why")
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ async def main() -> None:
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     began = time.monotonic()
     for verdicts in options.verdicts:
-        print(f"\nafter {verdicts} verdicts, seeds {seeds[0]} to {seeds[-1]}; geometric means [bootstrap 95 %]")
+        print(f"\nafter {verdicts} verdicts, seeds {seeds[0]} to {seeds[-1]}; geometric means [bootstrap 95%]")
         names = [*map(str, STRATEGIES), *(f"{ADAPTIVE} / {one}" for one in STRATEGIES[1:])]
         print(f"{'problem':<20}" + "".join(f"{name:<25}" for name in names) + "fastest")
         rows = []

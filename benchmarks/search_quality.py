@@ -260,7 +260,7 @@ async def main() -> None:
     budgets = [Budget(unit, amount, *prices) for unit, amount in amounts.items() if amount]
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     began = time.monotonic()
-    print(f"seeds {seeds[0]} to {seeds[-1]}; geometric means [bootstrap 95 %]")
+    print(f"seeds {seeds[0]} to {seeds[-1]}; geometric means [bootstrap 95%]")
     rows: list[Row] = []
     with ExitStack() as closing:
         pool = closing.enter_context(ProcessPoolExecutor(options.workers)) if options.workers > 1 else None
