@@ -72,6 +72,7 @@ class TerminalDriver(LinuxDriver):
         self._stop_watching: threading.Event | None = None
         """Stops the thread that watches the terminal; ``None`` without a thread."""
         self._suspended_at: float | None = None
+        self._lost = False
 
     def start_application_mode(self) -> None:
         super().start_application_mode()  # type: ignore[no-untyped-call]
@@ -107,6 +108,23 @@ class TerminalDriver(LinuxDriver):
             self._must_signal_resume = True
         os.killpg(os.getpgrp(), signal.SIGSTOP)
 
+    def _sigcont_application(self, *_: object) -> None:
+        """Enter the terminal again after a stop. After SIGSTOP, which no handler sees, it is left first.
+
+        A terminal that hangs up continues its processes too. Entered twice, it would be read by two threads, and the program
+        would wait for the first one for ever.
+        """
+        if self._has_hung_up():
+            return
+        if self._auto_restart and self._suspended_at is None:
+            self.suspend_application_mode()
+        super()._sigcont_application()
+
+    def _has_hung_up(self) -> bool:
+        poll = select.poll()
+        poll.register(self.fileno, 0)
+        return self._lost or bool(poll.poll(0))
+
     def close(self) -> None:
         if self._stop_watching is not None:
             self._stop_watching.set()
@@ -119,6 +137,7 @@ class TerminalDriver(LinuxDriver):
         poll.register(self.fileno, 0)
         while not stop.is_set():
             if poll.poll(_POLL_MS):
+                self._lost = True
                 replace_terminal()
                 exit_within(SHUTDOWN_SECONDS)
                 self._app.post_message(TerminalLost())

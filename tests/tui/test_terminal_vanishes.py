@@ -51,6 +51,18 @@ def test_the_ui_ends_with_its_terminal(
     window.gone()
 
 
+def test_a_program_that_was_continued_ends_with_its_terminal(tmp_path: Path, windows: list[Window]) -> None:
+    """Each SIGCONT, which a terminal sends as it hangs up, started another thread that read it: one of them never ended."""
+    window = Window(command(), tmp_path, controlling=True)
+    windows.append(window)
+    window.sees(b"softmax")
+    for _ in range(5):
+        send(signal.SIGCONT)(window)
+        time.sleep(0.2)
+    window.hang_up()
+    window.gone()
+
+
 @in_every_way
 def test_a_search_that_lost_its_terminal_can_be_resumed(
     tmp_path: Path, windows: list[Window], way: str, controlling: bool, vanish: Callable[[Window], None]
