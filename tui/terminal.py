@@ -112,7 +112,7 @@ class TerminalDriver(LinuxDriver):
         """Enter the terminal again after a stop. After SIGSTOP, which no handler sees, it is left first.
 
         A terminal that hangs up continues its processes too. Entered twice, it would be read by two threads, and the program
-        would wait for the first one for ever.
+        would wait for the first one forever.
         """
         if self._has_hung_up():
             return
