@@ -52,3 +52,16 @@ def test_a_baseline_that_shows_no_difference_to_itself_needs_no_further_pair(
     itself: tuple[float, ...], others: tuple[tuple[float, ...], ...], settled: bool
 ) -> None:
     assert stopping.is_same(itself, others, "cuda") == settled
+
+
+@pytest.mark.parametrize(
+    ("owed", "seconds", "ends"),
+    [({0}, 5.0, False), ({0}, 75.0, True), (frozenset(), 75.0, False)],
+    ids=["quick pairs", "slow pairs", "settled anyway"],
+)
+def test_a_measurement_of_slow_calls_ends_with_the_fewest_pairs_and_says_so(
+    owed: frozenset[int], seconds: float, ends: bool
+) -> None:
+    note = stopping.cut_short(owed, seconds)
+    assert bool(note) == ends
+    assert not ends or "75 s" in note

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -251,11 +252,11 @@ class Judge:
 
         Raises TrialFailed if a timed call is wrong.
         """
-        pairs = self._pairs(candidate, say)
+        pairs, notes = self._pairs(candidate, say)
         parts: dict[str, Measurement] = {}
         for trial, own in zip(self._trials, pairs, strict=True):
             interleaved = {name: trial.ratio(own, name) for name in trial.baselines.interleaved}
-            found = trial.measurement("precise", own, trial.baselines.over_all(interleaved))
+            found = trial.measurement("precise", own, trial.baselines.over_all(interleaved), notes)
             parts[trial.name] = self._weights.marked(found, candidate)
         common = [n for n in self._trials[0].baselines.interleaved if all(n in t.baselines.interleaved for t in self._trials)]
         whole = suite.measurement(parts, {name: self._mean_ratio(pairs, name) for name in common})
@@ -281,10 +282,10 @@ class Judge:
         bounds = stopping.race_bounds(effort)
         if regime is Regime.SUSTAINED and not self._cannot_repeat():
             return self._sustained.versus(candidate, other, say, bounds)
-        pairs = self._pairs(candidate, say, other, bounds)
+        pairs, notes = self._pairs(candidate, say, other, bounds)
         parts = {
             trial.name: self._weights.marked(
-                trial.measurement("precise", own, {OTHER: trial.ratio(own, OTHER)}), candidate, other
+                trial.measurement("precise", own, {OTHER: trial.ratio(own, OTHER)}, notes), candidate, other
             )
             for trial, own in zip(self._trials, pairs, strict=True)
         }
@@ -314,22 +315,28 @@ class Judge:
 
     def _pairs(
         self, candidate: Candidate, say: Say, other: Candidate | None = None, bounds: tuple[int, int] | None = None
-    ) -> list[list[PairTimes]]:
-        """Process pairs of single calls, by workload. The kernel's screen is the first, unless it races."""
+    ) -> tuple[list[list[PairTimes]], tuple[str, ...]]:
+        """Process pairs of single calls, by workload, and notes on them. The kernel's screen is the first, unless it races."""
         judged = {KERNEL: candidate} if other is None else {KERNEL: candidate, OTHER: other}
         against = OTHER if other else self._opened.baseline
         screened, first = self._screened if self._screened is not None else (None, [])
         reused = screened == candidate and other is None
         pairs: list[list[PairTimes]] = [[pair] for pair in first] if reused else [[] for _ in self._trials]
 
+        notes: list[str] = []
+        began = time.monotonic()
+
         def owed() -> frozenset[int]:
-            return self._owed(pairs, against, raced=bounds is not None)
+            more = self._owed(pairs, against, raced=bounds is not None)
+            note = stopping.cut_short(more, time.monotonic() - began) if bounds is None else ""
+            notes.extend(filter(None, [note]))
+            return frozenset() if note else more
 
         def take(trial: WorkloadTrial, contest: Contestants, own: list[PairTimes]) -> PairTimes:
             return trial.run_next_pair(contest, own)
 
         self._process_pairs.take(judged, say, pairs, take, owed, bounds)
-        return pairs
+        return pairs, tuple(notes)
 
     def tidy(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """Work deferred until after the verdict: end the measured processes, start those of the next kernel.

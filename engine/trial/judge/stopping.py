@@ -16,6 +16,9 @@ RACE_PAIRS = (3, 5)
 SUSTAINED_PAIRS = 4
 """Most process pairs of a kernel's measurement in the sustained regime: at the power limit the clock moves by a percent, and
 more pairs narrow the interval little. On an H200 a pair took 3 to 5 s with bursts of 50 ms."""
+MOST_PAIRS_S = 60.0
+"""Seconds of a precise measurement after which no process pair is taken beyond the fewest: where a reference takes seconds, a
+pair takes half a minute. The interval is then wider."""
 _CLEAR = 3.0
 """A race stops when its ratio is this many half-widths from 1: noise does not reach that, even if checked after every pair."""
 _HALF_WIDTH = {"cuda": 0.01, "cpu": 0.03}
@@ -72,3 +75,10 @@ def owed(
     if not is_settled(mean_logs(by_workload), kind, claimable, raced=raced):
         return frozenset(range(len(by_workload)))
     return frozenset(doubted)
+
+
+def cut_short(owed: Collection[int], seconds: float) -> str:
+    """Why a precise measurement ends although pairs are ``owed``, after so many seconds of pairs; empty if it goes on."""
+    if not owed or seconds <= MOST_PAIRS_S:
+        return ""
+    return f"a wider interval: the process pairs so far took {seconds:.0f} s, and no further one was taken"

@@ -326,9 +326,11 @@ class WorkloadTrial:
         """The speedup over ``against`` on this workload."""
         return stats.ratio_interval(self.log_ratios(pairs, against), self.claimable(pairs))
 
-    def measurement(self, depth: str, pairs: Sequence[PairTimes], ratios: dict[str, Interval]) -> Measurement:
-        """The kernel's measurement on this workload, with these speedups."""
-        return self.report.of_kernel(depth, pairs, ratios, self.baselines.dated(ratios))
+    def measurement(
+        self, depth: str, pairs: Sequence[PairTimes], ratios: dict[str, Interval], notes: Sequence[str] = ()
+    ) -> Measurement:
+        """The kernel's measurement on this workload, with these speedups; ``notes`` are further conditions."""
+        return self.report.of_kernel(depth, pairs, ratios, (*self.baselines.dated(ratios), *notes))
 
 
 TakePair = Callable[[WorkloadTrial, Contestants, list[Pair]], Pair]
