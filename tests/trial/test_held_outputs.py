@@ -9,6 +9,7 @@ import torch
 
 from engine.trial.judge import held_outputs
 from engine.trial.judge.held_outputs import HeldOutputs
+from engine.trial.runner.modules import places_of
 
 CALLS = 60
 
@@ -72,3 +73,11 @@ def test_memory_of_inputs_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not held.holding
     lent.fill_(1.0)
     assert not returned(held, torch.rand(300))
+
+
+def test_an_output_that_torch_lets_nobody_read_was_overwritten() -> None:
+    """As an output of ``torch.compile`` with CUDA graphs, once its graph has run again."""
+    readable, taken_back = torch.ones(3), torch.ones(3)
+    torch._C._set_throw_on_mutable_data_ptr(taken_back)
+    assert places_of([readable, torch.empty(0), 7]) == {readable.untyped_storage().data_ptr()}
+    assert places_of([readable, taken_back]) is None

@@ -182,6 +182,12 @@ def warm_heap(size: int) -> None:
         libc.free(piece)
 
 
+_REUSED = (
+    "returned the memory of an earlier call's output, which its caller may still hold: return a copy (a CUDA graph, also of "
+    "torch.compile with reduce-overhead, overwrites its outputs)"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Returned:
     """What one call returned."""
@@ -288,7 +294,7 @@ class ModuleLauncher:
         # The very objects too: a module may count references to its outputs before it uses their memory again.
         self._made = [*(value for returned in kept for value in (*returned.copied, *returned.outputs)), *outputs]
         if self._reuses_held_memory(self._made, slots[-1]) and self._is_kernel:
-            return Fault("rejected", "returned the memory of an earlier call's output, which its caller may still hold")
+            return Fault("rejected", _REUSED)
         if not self._copies_outputs:
             return msgspec.structs.replace(called, outputs=tuple(value.data_ptr() for value in outputs))
         if self._device != "cpu":
@@ -316,9 +322,9 @@ class ModuleLauncher:
 
         Inputs, parameters and buffers do not count. The judge checks by itself that held outputs keep their values.
         """
-        places = {_address(tensor) for tensor in self._held if _has_memory(tensor)} - {
-            _address(tensor) for tensor in self._persistent_tensors(slot)
-        }
+        if (held := places_of(self._held)) is None:
+            return True
+        places = held - {_address(tensor) for tensor in self._persistent_tensors(slot)}
         return any(_address(tensor) in places for tensor in values if _has_memory(tensor))
 
     def _persistent_tensors(self, slot: int) -> Iterator[torch.Tensor]:
@@ -336,6 +342,14 @@ def _has_memory(value: Any) -> bool:
 
 def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def places_of(values: Sequence[Any]) -> set[int] | None:
+    """The addresses of those that have memory; ``None`` where torch lets nobody read one, because a CUDA graph overwrote it."""
+    try:
+        return {_address(value) for value in values if _has_memory(value)}
+    except RuntimeError:
+        return None
 
 
 def dense(value: Any) -> Any:
