@@ -89,6 +89,8 @@ OTHER_WINDOWS = image(2, (2, 96), 67, 260, kernel_size=8, padding=1)
         pytest.param("matmul_fp32/half_three.cu", size(200, 328, 200), {"PROMOTE": 2}, 3, marks=SLOW),
         pytest.param("matmul_fp32/half_pairs.cu", size(100, 1200, 72), {"PROMOTE": 2}, 2, marks=SLOW),
         pytest.param("matmul_fp32/half_pairs.cu", size(300, 770, 200), {"BAND": 8}, 2, marks=SLOW),
+        ("matmul_fp32/rotated_bytes.cu", size(127, 193, 331), {"SKEW": 0}, 3),
+        pytest.param("matmul_fp32/rotated_bytes.cu", size(300, 300, 600), {"WIDE": 128, "STAGES": 6}, 2, marks=SLOW),
         ("rmsnorm_bf16/dry_run.cu", {"tokens": 3, "hidden": 2888}, {}, 4),
         pytest.param("rmsnorm_bf16/dry_run.cu", {"tokens": 2, "hidden": 4096}, {"BLOCK": 256, "TURNS": 1}, 4, marks=SLOW),
         pytest.param("rmsnorm_bf16/dry_run.cu", {"tokens": 5, "hidden": 128}, {"BLOCK": 1024}, 4, marks=SLOW),
@@ -145,6 +147,28 @@ def test_memory_that_is_overwritten_too_early_shows_late(tmp_path: Path, changed
 def test_numbers_beyond_float16_are_multiplied_in_fp32(tmp_path: Path, file: str, narrow: tuple[str, str]) -> None:
     kernel = emulated(tmp_path, f"matmul_fp32/{file}", size(130, 300, 131), {}, 3, narrow)
     assert kernel.largest_error(late=False) < 1e-5
+
+
+SINGLE = 3e-5
+"""Of the worst element of a product in single precision."""
+
+
+@pytest.mark.parametrize(
+    ("shape", "tunables"),
+    [
+        (size(130, 500, 1100), {}),
+        pytest.param(size(300, 833, 1300), {"BAND": 1, "SPAN": 256}, marks=SLOW),
+        pytest.param(size(257, 600, 600), {"WIDE": 128, "STAGES": 6}, marks=SLOW),
+    ],
+)
+def test_bytes_correct_halves(tmp_path: Path, shape: Numbers, tunables: Numbers) -> None:
+    """Columns of both widths, on two clusters instead of 66."""
+    two = ("columns + 65) / 66", "columns + 1) / 2")
+    kernel = emulated(tmp_path, "matmul_fp32/rotated_bytes.cu", shape, tunables, 4, two)
+    assert kernel.largest_error(late=False) < SINGLE
+    assert kernel.largest_error(late=True) < SINGLE
+    assert kernel.largest_error(late=True, slow=0) < SINGLE
+    assert kernel.largest_error(late=False, slow=1) < SINGLE
 
 
 SAMPLES = {"batch_size": 3, "features": 60, "dim1": 32, "dim2": 32}

@@ -51,6 +51,14 @@ inline unsigned __float_as_uint(float v) { unsigned bits; memcpy(&bits, &v, 4); 
 inline float __uint_as_float(unsigned bits) { float v; memcpy(&v, &bits, 4); return v; }
 inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)}; }
 inline __nv_bfloat162 __float22bfloat162_rn(float2 v) { return __floats2bfloat162_rn(v.x, v.y); }
+inline float __int2float_rn(int v) { return (float)v; }
+inline float __fdividef(float a, float b) { return a / b; }
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned places) {
+    const uint64_t both = (uint64_t)b << 32 | a;
+    unsigned found = 0;
+    for (int i = 0; i < 4; ++i) found |= (unsigned)(both >> 8 * (places >> 4 * i & 7) & 255) << 8 * i;
+    return found;
+}
 inline float __fmul_rn(float a, float b) {
     volatile float product = a * b;                             // never part of a fused multiply-add
     return product;
@@ -91,7 +99,7 @@ struct Meeting { int arrived = 0; unsigned round = 0; };
 struct Product {
     uint64_t a, b;
     int columns, item, transposed_a, transposed_b;
-    bool accumulate, bfloat, from_registers, done = false;
+    bool accumulate, bfloat, from_registers, integers, done = false;
     int threads = 0;
     float* sums[128][128];
     uint32_t rows[128][4];
@@ -212,7 +220,7 @@ inline float from_half(uint16_t bits, bool bfloat) {
     memcpy(&h, &bits, 2);
     return bfloat ? v : (float)h;
 }
-inline float element(Block& where, uint64_t descriptor, int along, int deep, bool transposed, int item, bool bfloat) {
+inline float element(Block& where, uint64_t descriptor, int along, int deep, bool transposed, int item, bool bfloat, bool integers) {
     const unsigned start = (descriptor & 0x3FFF) << 4, leading = (descriptor >> 16 & 0x3FFF) << 4, stride = (descriptor >> 32 & 0x3FFF) << 4;
     const int mode = descriptor >> 62, bytes = mode == 1 ? 128 : mode == 2 ? 64 : mode == 3 ? 32 : 0;
     unsigned offset = start;
@@ -222,7 +230,7 @@ inline float element(Block& where, uint64_t descriptor, int along, int deep, boo
     else if (!transposed) offset += along / 8 * stride + along % 8 * bytes + deep * item;   // the atom holds the whole inner dimension
     else offset += along / (bytes / 2) * leading + deep / 8 * stride + deep % 8 * bytes + along % (bytes / 2) * 2;
     const char* place = at(where, swizzled(offset, bytes));
-    if (item == 1) return from_e4m3(*(const uint8_t*)place);
+    if (item == 1) return integers ? *(const int8_t*)place : from_e4m3(*(const uint8_t*)place);
     uint16_t bits;
     memcpy(&bits, place, 2);
     return from_half(bits, bfloat);
@@ -236,12 +244,18 @@ inline void multiply(Block& where, Product& p) {
     const int depth = 32 / p.item;
     std::vector<float> a(64 * depth), b(p.columns * depth);
     for (int i = 0; i < 64; ++i) for (int k = 0; k < depth; ++k)
-        a[i * depth + k] = p.from_registers ? element_of_rows(p, i, k) : element(where, p.a, i, k, p.transposed_a, p.item, p.bfloat);
+        a[i * depth + k] = p.from_registers ? element_of_rows(p, i, k) : element(where, p.a, i, k, p.transposed_a, p.item, p.bfloat, p.integers);
     for (int j = 0; j < p.columns; ++j) for (int k = 0; k < depth; ++k)
-        b[j * depth + k] = element(where, p.b, j, k, p.transposed_b, p.item, p.bfloat);
+        b[j * depth + k] = element(where, p.b, j, k, p.transposed_b, p.item, p.bfloat, p.integers);
     for (int t = 0; t < 128; ++t)
         for (int r = 0; r < p.columns / 2; ++r) {
             const int i = t / 32 * 16 + t % 32 / 4 + r / 2 % 2 * 8, j = r / 4 * 8 + t % 4 * 2 + r % 2;
+            if (p.integers) {
+                int& total = *(int*)p.sums[t][r];
+                total = p.accumulate ? total : 0;
+                for (int k = 0; k < depth; ++k) total += (int)(a[i * depth + k] * b[j * depth + k]);
+                continue;
+            }
             float sum = p.accumulate ? *p.sums[t][r] : 0;
             for (int k = 0; k < depth; ++k) sum += a[i * depth + k] * b[j * depth + k];
             *p.sums[t][r] = sum;
@@ -324,8 +338,9 @@ inline bool has(const char* text, const char* word) { return strstr(text, word) 
 inline void issue_product(const char* text, const std::vector<Operand>& o) {
     const int columns = atoi(strstr(text, "m64n") + 4), count = columns / 2;
     const bool bfloat = has(text, "k16.f32.bf16.bf16"), from_registers = (int)o.size() == count + 6;
-    const int item = has(text, "k32.f32.e4m3.e4m3") ? 1 : bfloat || has(text, "k16.f32.f16.f16") ? 2 : 0;
-    const char* flags = strstr(text, "p, 1, 1");
+    const bool integers = has(text, "k32.s32.s8.s8");
+    const int item = integers || has(text, "k32.f32.e4m3.e4m3") ? 1 : bfloat || has(text, "k16.f32.f16.f16") ? 2 : 0;
+    const char* flags = strstr(text, integers ? "p;" : "p, 1, 1");
     if (!flags || !item || (from_registers ? item != 2 : (int)o.size() != count + 3)) stop("a wgmma that is not emulated");
     const int transposed_a = item == 2 && !from_registers && flags[9] == '1', transposed_b = item == 2 && flags[from_registers ? 9 : 12] == '1';
     const uint64_t a = from_registers ? 0 : o[count].in, b = o[count + (from_registers ? 4 : 1)].in;
@@ -333,7 +348,7 @@ inline void issue_product(const char* text, const std::vector<Operand>& o) {
     Warpgroup& group = block().groups[current->thread.x / 128];
     const size_t index = current->products++;
     if (index == group.products.size())
-        group.products.emplace_back(new Product{a, b, columns, item, transposed_a, transposed_b, (uint32_t)o.back().in != 0, bfloat, from_registers});
+        group.products.emplace_back(new Product{a, b, columns, item, transposed_a, transposed_b, (uint32_t)o.back().in != 0, bfloat, from_registers, integers});
     Product& p = *group.products[index];
     if (p.a != a || p.b != b || p.columns != columns) stop("a warpgroup whose threads differ in a wgmma");
     for (int r = 0; r < count; ++r) p.sums[thread][r] = (float*)o[r].out;
@@ -489,6 +504,12 @@ inline void ptx(const char* text, const std::vector<Operand>& o) {
         return wait_until([c, round] { return c->meeting.round != round; });
     }
     if (has(text, "bar.sync %0, 128")) return meet(block().barriers[u(0)], 128);
+    if (has(text, "bar.sync 1, 256")) return meet(block().barriers[1], 256);
+    if (has(text, "bar.arrive 1, 256")) {
+        Meeting& m = block().barriers[1];
+        if (++m.arrived == 256) m.arrived = 0, ++m.round;
+        return;
+    }
     if (has(text, "cp.async.bulk.tensor.2d.shared::cluster.global")) {
         const unsigned blocks = has(text, "multicast::cluster") ? u(5) : 1u << block().rank;
         return load_box(*(const CUtensorMap*)o[1].in, u(0), (int)u(2), (int)u(3), u(4), blocks);
@@ -510,11 +531,12 @@ inline void ptx(const char* text, const std::vector<Operand>& o) {
         return (void)current->stores.emplace_back();
     }
     if (has(text, "cp.async.bulk.wait_group")) return wait_for_stores(o.empty() ? 0 : u(0));
-    if (has(text, "cp.async.cg.shared.global [%0], [%1], 16;")) {
+    if (has(text, "cp.async.cg.shared.global [%0], [%1], 16;") || has(text, "cp.async.ca.shared.global [%0], [%1], 8;")) {
         char* to = at(block(), u(0));
         const void* from = (const void*)o[1].in;
-        if (late) current->copies.push_back([=] { memcpy(to, from, 16); });
-        else memcpy(to, from, 16);
+        const size_t bytes = has(text, ", 16;") ? 16 : 8;
+        if (late) current->copies.push_back([=] { memcpy(to, from, bytes); });
+        else memcpy(to, from, bytes);
         return;
     }
     if (has(text, "cp.async.wait_all")) {
