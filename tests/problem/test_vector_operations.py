@@ -110,3 +110,18 @@ def test_work_outside_products_makes_no_time_impossible() -> None:
     """A kernel may rewrite it: share subexpressions, skip what is not needed."""
     found = roofline.floor(Signature(VECTOR, {}, vector_operations=1e12), PEAKS)
     assert found.plausible_us == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(
+    ("rates", "bound", "operations_per_s"),
+    [
+        ({"fp32": 5e13, "tf32": 4e14, "bf16": 7.5e14}, "operations (fp32 by 3 passes of bf16)", 2.5e14),
+        ({"fp32": 5e13, "bf16": 7.5e14, "fp8": 1.5e15}, "operations (fp32 by 1 pass of bf16 and 2 of 8 bits)", 3.75e14),
+        ({"fp32": 5e13, "tf32": 1.8e14}, "operations (fp32 by 3 passes of tf32)", 6e13),
+        ({"fp32": 5e13}, "operations (fp32)", 5e13),
+    ],
+    ids=["Ampere", "Hopper", "no bf16", "no tensor cores"],
+)
+def test_a_product_in_fp32_may_be_emulated(rates: dict[str, float], bound: str, operations_per_s: float) -> None:
+    found = roofline.floor(Signature(VECTOR, {}, 1e14), Peaks(1e15, rates))
+    assert (found.bound, found.floor_us) == (bound, pytest.approx(1e14 / operations_per_s * 1e6))

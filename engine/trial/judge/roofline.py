@@ -155,10 +155,13 @@ class Floor:
 _FP8 = "fp8"
 _PASSES = 3
 """Products in a narrower type that give fp32 accuracy: two terms per operand, without the smallest product."""
+_CORRECTIONS = 2
+"""Of these, those that only correct the first: eight bits are enough for their operands."""
 
 
 def floor(signature: Signature, ceilings: Peaks) -> Floor:
-    """The floor of a workload and what bounds it. fp32 may be emulated by three passes of a narrower unit.
+    """The floor of a workload and what bounds it. fp32 may be emulated by three passes of a narrower unit, or by one of it and
+    two of eight bits (``rotated_bytes.cu`` of matmul_fp32's playbook does so within fp32's error).
 
     Arithmetic outside products runs on the vector units. So do products in fp32 without TF32: their rate is the vector peak.
     The peak of eight-bit floats counts only where operands are of such a type, however the reference multiplies them. A device
@@ -175,6 +178,10 @@ def floor(signature: Signature, ceilings: Peaks) -> Floor:
         for other in ("tf32", "bf16"):
             if rates.get(other, 0.0) / _PASSES > best:
                 best, how = rates[other] / _PASSES, f"fp32 by {_PASSES} passes of {other}"
+        if (eight_bits := ceilings.operations_per_s.get(_FP8, 0.0)) and "bf16" in rates:
+            corrected = 1 / (1 / rates["bf16"] + _CORRECTIONS / eight_bits)
+            if corrected > best:
+                best, how = corrected, f"fp32 by 1 pass of bf16 and {_CORRECTIONS} of 8 bits"
     by_operations = signature.operations / best * 1e6
     fastest = signature.operations / max(rates.values()) * 1e6
     by_vector = signature.vector_operations / rates["fp32"] * 1e6
