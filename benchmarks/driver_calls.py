@@ -41,6 +41,8 @@ _PERSISTING_L2 = 6
 """``CU_LIMIT_PERSISTING_L2_CACHE_SIZE``."""
 _SAMPLES = 200
 _LEAST = 3
+_RUNNERS = 3
+"""Processes of a kernel's verdict."""
 _Times = dict[str, list[float]]
 """Seconds of each repetition, by the call's name."""
 
@@ -158,12 +160,14 @@ class Process:
         assert self._process.stdin is not None
         print("", file=self._process.stdin, flush=True)
 
-    def end(self) -> float:
-        """Let it end, and the seconds until it has: its context ends with it."""
-        start = time.perf_counter()
+    def kill(self) -> None:
+        """End it, without waiting until it has ended."""
+        self._process.kill()
+
+    def end(self) -> None:
+        """End it, and wait until it has ended."""
         self._process.kill()
         self._process.wait()
-        return time.perf_counter() - start
 
 
 def together(gpus: Sequence[str], seconds: float) -> _Times:
@@ -185,22 +189,37 @@ def together(gpus: Sequence[str], seconds: float) -> _Times:
             process.end()
 
 
+def _with_contexts(gpus: Sequence[str], environment: Mapping[str, str]) -> list[tuple[Process, _Times]]:
+    """A process with a context on each of these GPUs, all made at once, and what that took."""
+    processes = [Process(gpu, "context", 0.0, environment) for gpu in gpus]
+    for process in processes:
+        process.line()
+    for process in processes:
+        process.go_on()
+    return [(process, msgspec.json.decode(process.line(), type=_Times)) for process in processes]
+
+
 def contexts(gpus: Sequence[str], environment: Mapping[str, str], rounds: int) -> _Times:
     """Times of contexts in fresh processes, one on each of these GPUs at a time. The first round warms up."""
     times: _Times = {}
     for number in range(rounds + 1):
-        processes = [Process(gpu, "context", 0.0, environment) for gpu in gpus]
-        for process in processes:
-            process.line()
-        for process in processes:
-            process.go_on()
-        found = [msgspec.json.decode(process.line(), type=_Times) for process in processes]
-        for process, one in zip(processes, found, strict=True):
-            one["end its process"] = [process.end()]
-            if number:
-                for name, took in one.items():
-                    times.setdefault(name, []).extend(took)
+        made = _with_contexts(gpus, environment)
+        ended = _end_all([process for process, _ in made], at_once=True)
+        for one in [found for _, found in made] if number else ():
+            for name, took in (*one.items(), ("end the processes", [ended])):
+                times.setdefault(name, []).extend(took)
     return times
+
+
+def _end_all(processes: Sequence[Process], *, at_once: bool) -> float:
+    """Seconds until all of them have ended, killed one after the other or ``at_once``; their contexts end with them."""
+    start = time.perf_counter()
+    if at_once:
+        for process in processes:
+            process.kill()
+    for process in processes:
+        process.end()
+    return time.perf_counter() - start
 
 
 def _report(gpus: Sequence[str], alone: Mapping[str, list[float]], beside: Mapping[str, list[float]], note: str = "") -> None:
@@ -244,6 +263,10 @@ def _compare(options: argparse.Namespace) -> None:
     print(f"{'microseconds, median':46}{'alone':>12}{'together':>12}{'ratio':>8}{'gain':>8}")
     for note, environment in ((", eight queues", {}), (", two queues", _FEW_QUEUES)):
         _report(gpus, contexts(gpus[:1], environment, options.rounds), contexts(gpus, environment, options.rounds), note)
+    for at_once, how in ((False, "one after the other"), (True, "at once")):
+        made = (_with_contexts(gpus[:1] * _RUNNERS, _FEW_QUEUES) for _ in range(options.rounds))
+        took = median(_end_all([process for process, _ in one], at_once=at_once) for one in made)
+        print(f"{f'end {_RUNNERS} processes of one GPU, {how}':46}{took * 1e6:12,.0f}", flush=True)
     _report(gpus, together(gpus[:1], options.seconds), together(gpus, options.seconds))
     for note, environment in (("eight queues", {}), ("two queues", _FEW_QUEUES)):
         process = Process(gpus[0], "events", 0.0, environment)
