@@ -15,7 +15,7 @@ from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import Calibration, calibrate
 from engine.trial.judge.cases import make_case, output_names
-from engine.trial.judge.perturbations import OWN, PERTURBATIONS, UNEQUAL, perturb, swap_few, with_swaps
+from engine.trial.judge.perturbations import GRADED, OWN, PERTURBATIONS, UNEQUAL, perturb, swap_few, with_swaps
 
 
 @pytest.mark.parametrize("name", [OWN, *PERTURBATIONS])
@@ -344,7 +344,7 @@ def test_swaps_move_a_few_elements_and_are_the_same_in_place_and_in_a_copy(dtype
 
 
 def test_prompts_have_words_for_every_perturbation() -> None:
-    assert set(PERTURBED) == {UNEQUAL, *PERTURBATIONS}
+    assert set(PERTURBED) == {UNEQUAL, GRADED, *PERTURBATIONS}
 
 
 @pytest.mark.parametrize("steps", [127, 128, 255])

@@ -54,7 +54,8 @@ PERTURBED: Mapping[str, str] = {
     "raised": "a large constant added", "sunk": "a large constant subtracted",
     "edges": "large values at both ends of a dimension", "alternating": "signs alternate",
     "blocks": "blocks of random sign and size", "spiked": "some elements larger", "outliers": "some elements far larger",
-    "few": "single elements far larger", "infinities": "", "NaN": "",
+    "few": "single elements far larger",
+    "graded": "one input larger where another is smaller, along a dimension that they share", "infinities": "", "NaN": "",
 }  # fmt: skip
 """Perturbation of the inputs → what it does; empty where the name says it."""
 

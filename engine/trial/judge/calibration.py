@@ -21,7 +21,7 @@ from engine.domain.model import PrecisionClass, Role
 from engine.domain.preparation import ClassErrors
 from engine.problem.reference import Reference
 from engine.problem.values import equal_values, tensors
-from engine.trial.judge import equal_numbers, special_values
+from engine.trial.judge import equal_numbers, graded, special_values
 from engine.trial.judge.cases import (
     Case,
     class_errors,
@@ -34,7 +34,7 @@ from engine.trial.judge.cases import (
 )
 from engine.trial.judge.comparison import compare
 from engine.trial.judge.format_check import decides, several_right
-from engine.trial.judge.perturbations import OWN, PERTURBATIONS, TYING, UNEQUAL, WIDE_ONLY, ZERO_SLICES
+from engine.trial.judge.perturbations import GRADED, OWN, PERTURBATIONS, TYING, UNEQUAL, WIDE_ONLY, ZERO_SLICES
 from engine.trial.judge.preparation_cache import KeptCalibration
 from engine.trial.judge.ties import IndexTrace
 from engine.trial.judge.tolerance import HOPELESS, ClassPolicy, Policy, allowed_class, error_limit, make_policy
@@ -309,6 +309,8 @@ def _candidates(reference: Reference) -> list[str]:
     if _computes_with_indices(reference):
         excluded |= set(TYING)
     usable = [name for name in PERTURBATIONS if name not in excluded and special_values.is_usable(name, operators)]
+    if graded.can_grade(reference.signature().operands):
+        usable.append(GRADED)
     return [UNEQUAL, *usable] if _has_equal_numbers(reference) else usable
 
 

@@ -14,7 +14,7 @@ from random import Random
 import torch
 
 from engine.problem.values import map_arguments
-from engine.trial.judge import equal_numbers, structure
+from engine.trial.judge import equal_numbers, graded, structure
 from engine.trial.judge.blocks import in_blocks
 
 OWN = "own"
@@ -226,6 +226,8 @@ PERTURBATIONS: dict[str, Change] = {
 """Name → change applied to every floating-point input."""
 UNEQUAL = "unequal"
 """Inputs of equal integers or booleans get other values (``equal_numbers``); the others are unchanged."""
+GRADED = "graded"
+"""Inputs that share a dimension are graded along it, one against the others (``graded``)."""
 WIDE_ONLY = ("raised", "sunk", "edges", "outliers", "few")
 """Not for half precision: 1000 + x loses x, and 1000² overflows."""
 TYING = ("ties", "zeros", ZERO_SLICES)
@@ -243,6 +245,8 @@ def perturb(inputs: tuple[object, ...], distribution: str, seed: int | None = No
     rng = Random(secrets.randbits(62) if seed is None else seed)
     if distribution == UNEQUAL:
         return map_arguments(lambda t: equal_numbers.varied(t, rng) if equal_numbers.can_vary(t) else t, inputs)
+    if distribution == GRADED:
+        return graded.graded(inputs, rng)
     change = PERTURBATIONS[distribution]
 
     def changed(tensor: torch.Tensor) -> torch.Tensor:
