@@ -13,7 +13,8 @@
 // @tune PER_SM = 1
 // @tune STAGES = 24
 // PER_SM: blocks that share a multiprocessor; STAGES: pages of a block's ring.
-// @require PER_SM * STAGES <= 26 and STAGES % WARPS == 0
+// @require PER_SM * STAGES <= 26
+// @require STAGES % WARPS == 0
 // @tensormap keys = k_cache as bfloat16(K_CACHE_DIM0 * PAGE_SIZE, KV_HEADS * HEAD_DIM) tile(16, 64) swizzle(128)
 // @tensormap values = v_cache as bfloat16(K_CACHE_DIM0 * PAGE_SIZE, KV_HEADS * HEAD_DIM) tile(16, 64) swizzle(128)
 // @launch attend(keys, values, q, block_table, lengths, out) grid(KV_HEADS * BATCH_SIZE * max(1, min(16, min(next_pow2(SMS * PER_SM / (KV_HEADS * BATCH_SIZE) + 1) / 2, next_pow2(BLOCK_TABLE_DIM1 / 4 + 1) / 2)))) block(32 * WARPS + 32) shared(STAGES * HEAD_DIM * 64 + 1024) cluster(max(1, min(16, min(next_pow2(SMS * PER_SM / (KV_HEADS * BATCH_SIZE) + 1) / 2, next_pow2(BLOCK_TABLE_DIM1 / 4 + 1) / 2))))
