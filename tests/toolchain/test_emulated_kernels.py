@@ -94,8 +94,11 @@ OTHER_WINDOWS = image(2, (2, 96), 67, 260, kernel_size=8, padding=1)
         ("rmsnorm_bf16/dry_run.cu", {"tokens": 3, "hidden": 2888}, {}, 4),
         pytest.param("rmsnorm_bf16/dry_run.cu", {"tokens": 2, "hidden": 4096}, {"BLOCK": 256, "TURNS": 1}, 4, marks=SLOW),
         pytest.param("rmsnorm_bf16/dry_run.cu", {"tokens": 5, "hidden": 128}, {"BLOCK": 1024}, 4, marks=SLOW),
-        ("gqa_decode_bf16/cluster_pages.cu", cache(1, 650, 1, 7, 64), {"STAGES": 13}, 16),
-        pytest.param("gqa_decode_bf16/cluster_pages.cu", cache(3, 530, 1, 4, 128), {"WARPS": 4, "STAGES": 13}, 3, marks=SLOW),
+        ("gqa_decode_bf16/cluster_pages.cu", cache(1, 650, 1, 7, 64), {"STAGES": 16}, 16),
+        pytest.param("gqa_decode_bf16/cluster_pages.cu", cache(3, 530, 1, 4, 128), {"WARPS": 4, "STAGES": 12}, 3, marks=SLOW),
+        ("gqa_decode_bf16/one_wave.cu", cache(1, 1300, 1, 7, 64), {"TEAM": 4}, 2),
+        pytest.param("gqa_decode_bf16/one_wave.cu", cache(2, 700, 1, 8, 128), {"PER_SM": 1, "EACH": 3}, 4, marks=SLOW),
+        pytest.param("gqa_decode_bf16/one_wave.cu", cache(3, 203, 2, 8, 128), {"PER_SM": 1}, 2, marks=SLOW),
         ("softmax/one_meeting.cu", rows(2, 5001), {}, 4),
         ("softmax/more_blocks.cu", rows(2, 49156), {}, 4),
         pytest.param("softmax/more_blocks.cu", rows(2, 50257), {"HELD": 2}, 4, marks=SLOW),
@@ -114,6 +117,7 @@ def test_results_are_right(tmp_path: Path, file: str, settings: Numbers, tunable
     limit = ROUNDING.get(file.partition("/")[0], HALF)
     assert kernel.largest_error(late=False) < limit
     assert kernel.largest_error(late=True) < limit
+    assert kernel.largest_error(late=True, newest_first=True) < limit
 
 
 @pytest.mark.parametrize(
@@ -181,6 +185,43 @@ def test_blocks_that_look_ahead_are_right(tmp_path: Path, tunables: Numbers, lat
     """Chunks that have no slot yet: 30 of a sample in each block, 50 slots."""
     kernel = emulated(tmp_path, "layernorm/look_ahead.cu", SAMPLES, tunables, 2, FEW_BLOCKS)
     assert kernel.largest_error(late=late) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("settings", "tunables", "blocks"),
+    [
+        ({"batch_size": 3, "features": 127}, {}, 4),
+        pytest.param({"batch_size": 3, "features": 127}, {"BULK": 0, "LEAD": 36}, 4, marks=SLOW),
+        pytest.param({"batch_size": 3, "features": 127}, {"LEAD": 36, "BIAS_HELD": 20}, 4, marks=SLOW),
+        pytest.param({"batch_size": 12, "features": 61}, {"BIAS_HELD": 4}, 12, marks=SLOW),
+        pytest.param({"batch_size": 2, "features": 3, "dim1": 5, "dim2": 7}, {}, 3, marks=SLOW),
+    ],
+)
+def test_an_even_flow_is_right(tmp_path: Path, settings: Numbers, tunables: Numbers, blocks: int) -> None:
+    """Pieces of chunks, biases that are loaded again, and more chunks than slots."""
+    few = ("MOST_BLOCKS 132", f"MOST_BLOCKS {blocks}")
+    kernel = emulated(tmp_path, "layernorm/even_flow.cu", {**SAMPLES, **settings}, tunables, blocks, few)
+    assert kernel.largest_error(late=False) < 1e-5
+    assert kernel.largest_error(late=True) < 1e-5
+    assert kernel.largest_error(late=True, newest_first=True) < 1e-5
+
+
+def test_warps_that_ask_for_registers_that_a_block_has_not_are_stopped(tmp_path: Path) -> None:
+    """It hung on a GPU: 232 for two warpgroups and 48 for one are more than 168 for three."""
+    changed = ('"n"(MANY)', '"n"(MANY + 8)')
+    kernel = emulated(tmp_path, "layernorm/even_flow.cu", {**SAMPLES, "batch_size": 1, "features": 2}, {}, 2, changed)
+    with pytest.raises(AssertionError, match="all threads wait for each other"):
+        kernel.largest_error(late=False)
+
+
+def test_a_warp_that_takes_the_round_before_last_for_its_own_shows(tmp_path: Path) -> None:
+    """13 slots for four warps were wrong results and launch failures on a GPU, where copies arrive in any order."""
+    unchecked = ("static_assert(STAGES % WARPS == 0", "static_assert(true")
+    tunables = {"WARPS": 4, "STAGES": 13}
+    kernel = emulated(tmp_path, "gqa_decode_bf16/cluster_pages.cu", cache(1, 1300, 1, 4, 64), tunables, 2, unchecked)
+    assert kernel.largest_error(late=True) < ROUNDING["gqa_decode_bf16"]
+    with pytest.raises(AssertionError, match="more arrivals at an mbarrier than it expects"):
+        kernel.largest_error(late=True, newest_first=True)
 
 
 @pytest.mark.slow

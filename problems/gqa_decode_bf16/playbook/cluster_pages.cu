@@ -3,16 +3,18 @@
 // a good part. Here a warp asks the copy engine for whole pages as soon as it knows the table's entries, into a ring of 216 KB a multiprocessor;
 // other warps multiply. Each block then gives each of its peers the sums of the results that the peer writes.
 // Bounds (1 x 32768, 8 heads): 134 MB, 32 us at 4.2 TB/s, 30 us as read alone. Predicted there: 4 us from launch to the first page, 31 for the
-// bytes, 1 from the last page to the block's sums, 2 for the cluster's exchange, 3 for the call: 41 us where early_pages.cu takes 52. Measured: 88.
-// Two blocks a multiprocessor (WARPS 4, STAGES 13) ended with a launch failure at 64 sequences of 1024, which is not explained.
+// bytes, 1 from the last page to the block's sums, 2 for the cluster's exchange, 3 for the call: 41 us where early_pages.cu takes 52. Measured with 26 slots: 88.
+// Each slot belongs to one of the warps that multiply (STAGES is a multiple of WARPS): a warp that waits for a slot whose page before has not arrived
+// takes the page before that for its own. Two blocks a multiprocessor with 13 slots for four warps ended with a launch failure.
 #include <cuda.h>
 #include <cstdint>
 #include "problem.h"
 // @tune WARPS = 8
 // @tune PER_SM = 1
-// @tune STAGES = 26
+// @tune STAGES = 24
 // PER_SM: blocks that share a multiprocessor; STAGES: pages of a block's ring.
 // @require PER_SM * STAGES <= 26
+// @require STAGES % WARPS == 0
 // @tensormap keys = k_cache as bfloat16(K_CACHE_DIM0 * PAGE_SIZE, KV_HEADS * HEAD_DIM) tile(16, 64) swizzle(128)
 // @tensormap values = v_cache as bfloat16(K_CACHE_DIM0 * PAGE_SIZE, KV_HEADS * HEAD_DIM) tile(16, 64) swizzle(128)
 // @launch attend(keys, values, q, block_table, lengths, out) grid(KV_HEADS * BATCH_SIZE * max(1, min(16, min(next_pow2(SMS * PER_SM / (KV_HEADS * BATCH_SIZE) + 1) / 2, next_pow2(BLOCK_TABLE_DIM1 / 4 + 1) / 2)))) block(32 * WARPS + 32) shared(STAGES * HEAD_DIM * 64 + 1024) cluster(max(1, min(16, min(next_pow2(SMS * PER_SM / (KV_HEADS * BATCH_SIZE) + 1) / 2, next_pow2(BLOCK_TABLE_DIM1 / 4 + 1) / 2))))
@@ -26,6 +28,7 @@ constexpr int BOX = 16 * 64 * 2, HALF = 16 * HEAD_DIM * 2, STAGE = 2 * HALF;   /
 static_assert(PAGE_SIZE == 16, "a page is one tile of the tensor cores");
 static_assert(GROUP <= 8 && (HEAD_DIM == 64 || HEAD_DIM == 128), "the group fits one instruction");
 static_assert(STAGES <= 32, "a lane for each page of the ring");
+static_assert(STAGES % WARPS == 0, "a warp has seen the page before in each of its slots");
 static_assert(WARPS * 8 * LINE * 4 <= STAGES * STAGE, "the ring holds the warps' sums at the end");
 
 __device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }

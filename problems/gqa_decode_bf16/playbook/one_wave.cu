@@ -1,28 +1,34 @@
 // One launch for one wave of blocks: each sequence and head of keys and values has parts of equal length, two blocks a multiprocessor, which merge their
-// parts through L2. early_pages.cu takes 52 us for 134 MB and 80 us for 268 MB: 30 us for the bytes and 20 us whatever their number.
-// - The caches are cold because something else was written before: L2 is full of lines that must go to memory before a read can take their
-//   place, up to 50 MB, 12 us. Keys and values are read once: marked as the first to leave, they take each other's places instead.
-// - No second launch. Blocks make sure early that the words by which they wait for each other are clear, whatever memory held before; in the end each
-//   tells the others that its sums are there, and merges a slice of the results. All blocks of a sequence's head are active at once, or there is one.
-// - A warp hands whole pages to the copy engine, 13 ahead, as in cluster_pages.cu. That took 88 us because eight clusters of 16 blocks do not fit
-//   beside each other.
-// Bounds (1 x 32768, 8 heads): 134 MB, 30 us as read. Predicted: 4 us to the first page, 31 for the bytes, 1 for a block's sums, 2.5 for the
-// exchange: 39 us.
+// parts through L2. early_pages.cu takes 54 us for 134 MB: 30 us for the bytes and over 20 us whatever their number.
+// - Keys and values are read once: marked as the first to leave L2, they take each other's places and not those of lines that must be written to
+//   memory first. Pages on their way need places, too: 26 of 8 KB a multiprocessor are 27 MB, half of L2, and the mark gained 2.5 us. Fewer are
+//   enough for the bandwidth: 64 KB a multiprocessor cover 2 us.
+// - No second launch. Blocks mark early that their sums are not there yet, whatever memory held before. A sum is its own announcement: it is written as
+//   soon as it is known, and those who need it look at it until it is a number. Each block merges a slice of the results. All blocks of a
+//   sequence's head are active at once, or there is one.
+// - A warp hands whole pages to the copy engine, as in cluster_pages.cu. Each slot belongs to one of the warps that multiply: a warp that waits
+//   for a slot whose page before has not arrived takes the page before that for its own.
+// Measured at 1 x 32768 with 8 heads, one block a multiprocessor, 26 pages and words that announce the sums: 48.3 us. Predicted now: 44 us, of which an
+// empty launch takes 4.4 and the bytes 31 to 37, by what is written to memory meanwhile.
 #include <cuda.h>
 #include <cstdint>
 #include "problem.h"
 // @tune PER_SM = 2, 1
 // @tune ONCE = 1, 0
-// PER_SM: blocks that share a multiprocessor, with four or eight warps that multiply. ONCE: keys and values are marked as the first to leave L2.
+// @tune EACH = 2, 3
+// @tune TEAM = 8, 4
+// @require ONCE + EACH * TEAM / 24 >= 1
+// PER_SM: blocks that share a multiprocessor; TEAM: warps of a multiprocessor that multiply; EACH: pages of the ring for each of them; ONCE: keys and
+// values are marked as the first to leave L2.
 // @tensormap keys = k_cache as bfloat16(K_CACHE_DIM0 * PAGE_SIZE, KV_HEADS * HEAD_DIM) tile(16, 64) swizzle(128)
 // @tensormap values = v_cache as bfloat16(K_CACHE_DIM0 * PAGE_SIZE, KV_HEADS * HEAD_DIM) tile(16, 64) swizzle(128)
-// @workspace PER_SM * SMS * (32 * HEAD_DIM + 80)
-// @launch attend(keys, values, q, block_table, lengths, workspace, out) grid(KV_HEADS * BATCH_SIZE * max(1, min(PER_SM * SMS / (KV_HEADS * BATCH_SIZE), BLOCK_TABLE_DIM1 / 4))) block(32 * (8 / PER_SM) + 64) shared(26 / PER_SM * HEAD_DIM * 64 + 1024)
+// @workspace PER_SM * SMS * (32 * HEAD_DIM + 72)
+// @launch attend(keys, values, q, block_table, lengths, workspace, out) grid(KV_HEADS * BATCH_SIZE * max(1, min(PER_SM * SMS / (KV_HEADS * BATCH_SIZE), BLOCK_TABLE_DIM1 / 4))) block(32 * (TEAM / PER_SM) + 64) shared(max(EACH * (TEAM / PER_SM) * HEAD_DIM * 64, 96 * PER_SM * SMS) + 1024)
 
 #define TABLE BLOCK_TABLE_DIM1
-#define WARPS (8 / PER_SM)                           // that multiply
+#define WARPS (TEAM / PER_SM)                        // that multiply
 #define THREADS (32 * WARPS + 64)
-#define STAGES (26 / PER_SM)                         // pages of a block's ring
+#define STAGES (EACH * WARPS)                        // pages of a block's ring
 #define TILES (HEAD_DIM / 16)
 #define RESULTS (8 * HEAD_DIM)                       // of a group, padded to eight queries
 #define LINE (HEAD_DIM + 4)                          // floats of a query's sums: the warps' writes fall into different banks
@@ -31,6 +37,7 @@ constexpr int QUADS = GROUP * HEAD_DIM / 4;                                    /
 static_assert(PAGE_SIZE == 16, "a page is one tile of the tensor cores");
 static_assert(GROUP <= 8 && (HEAD_DIM == 64 || HEAD_DIM == 128), "the group fits one instruction");
 static_assert(STAGES <= 32, "a lane for each page of the ring");
+static_assert(STAGES % WARPS == 0, "a warp has seen the page before in each of its slots");
 static_assert(WARPS * 8 * LINE * 4 <= STAGES * STAGE, "the ring holds the warps' sums at the end");
 
 __device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
@@ -90,24 +97,48 @@ __device__ __forceinline__ unsigned look(const unsigned* place) {
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(place) : "memory");
     return word;
 }
+// Sums of weights and of weighted values: each number tells by itself whether it is there. `MISSING` is a NaN that no instruction makes.
+constexpr unsigned MISSING = 0xFFFFFFFFu;
+__device__ __forceinline__ bool there(float v) { return __float_as_uint(v) != MISSING; }
+__device__ __forceinline__ void tell(float4* place, float4 v) {
+    asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(place), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+}
+__device__ __forceinline__ void tell(float2* place, float2 v) {
+    asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(place), "f"(v.x), "f"(v.y) : "memory");
+}
+__device__ __forceinline__ float4 look(const float4* place) {
+    float4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(place) : "memory");
+    return v;
+}
+__device__ __forceinline__ float2 look(const float2* place) {
+    float2 v;
+    asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(place) : "memory");
+    return v;
+}
+__device__ __forceinline__ bool there(float4 v) { return there(v.x) && there(v.y) && there(v.z) && there(v.w); }
+__device__ __forceinline__ bool there(float2 v) { return there(v.x) && there(v.y); }
 __device__ __forceinline__ uint2 packed(float4 v) { return make_uint2(packed(v.x, v.y), packed(v.z, v.w)); }
 
-// What blocks tell each other. Sums and ends are written before `ready`.
+// What blocks tell each other.
 struct Shared {
     float4* sums;                                    // [block][RESULTS / 4]
     float2* ends;                                    // [block][8]: largest score and sum of weights for each query
-    unsigned *here, *go, *ready;                     // [block]
+    unsigned *here, *go;                             // [block]
 };
 __device__ __forceinline__ Shared shared_in(float* workspace) {
     float2* ends = reinterpret_cast<float2*>(workspace + gridDim.x * RESULTS);
     unsigned* here = reinterpret_cast<unsigned*>(ends + gridDim.x * 8);
-    return {reinterpret_cast<float4*>(workspace), ends, here, here + gridDim.x, here + 2 * gridDim.x};
+    return {reinterpret_cast<float4*>(workspace), ends, here, here + gridDim.x};
 }
-// One warp of each block: returns when the `ready` words of blocks first to first + parts are clear. A block announces itself until it is told to go
+// One warp of each block: returns when the sums of blocks first to first + parts are marked as missing. A block announces itself until it is told to go
 // on, because the first block clears the announcements, too, and may do so later.
 __device__ __forceinline__ void meet(const Shared& all, int first, int parts) {
     const int lane = threadIdx.x % 32, block = blockIdx.x;
-    if (lane == 0) put(all.ready + block, 0), put(all.go + block, 0);
+    const float none = __uint_as_float(MISSING);
+    for (int i = lane; i < RESULTS / 4; i += 32) tell(all.sums + block * (RESULTS / 4) + i, make_float4(none, none, none, none));
+    if (lane < 8) tell(all.ends + block * 8 + lane, make_float2(none, none));
+    if (lane == 0) put(all.go + block, 0);
     __threadfence();
     __syncwarp();
     if (block == first) {
@@ -267,8 +298,8 @@ attend(const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtenso
             value.x += one.x * keep, value.y += one.y * keep, value.z += one.z * keep, value.w += one.w * keep;
         }
         if (parts > 1) {
-            __stcg(all.sums + blockIdx.x * (RESULTS / 4) + i / 4, value);
-            if (d == 0) __stcg(all.ends + blockIdx.x * 8 + g, make_float2(peak, whole));
+            if (d == 0) tell(all.ends + blockIdx.x * 8 + g, make_float2(peak, whole));
+            tell(all.sums + blockIdx.x * (RESULTS / 4) + i / 4, value);
         } else if (g < GROUP) {
             const float inverse = 1 / whole;
             *reinterpret_cast<uint2*>(out + ((long long)pair * GROUP + g) * HEAD_DIM + d) =
@@ -276,43 +307,52 @@ attend(const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtenso
         }
     }
     if (parts == 1) return;
-    __syncthreads();
-    const int first = pair * parts;
-    if (warp == 0) {
-        if (lane == 0) {
-            __threadfence();
-            put(all.ready + blockIdx.x, 1);
-        }
-        for (int p = lane; p < parts; p += 32)
-            while (look(all.ready + first + p) == 0) {}
-        __threadfence();
-    }
-    __syncthreads();
+    __syncthreads();                                                    // the warps' sums have been used
     // A slice of the results for each block, some parts of them for each thread.
-    const int slice = (QUADS + parts - 1) / parts, teams = THREADS / slice, team = threadIdx.x / slice, quad = part * slice + threadIdx.x % slice;
+    const int first = pair * parts, slice = (QUADS + parts - 1) / parts, teams = THREADS / slice, team = threadIdx.x / slice;
+    const int quad = part * slice + threadIdx.x % slice, last = min(QUADS, (part + 1) * slice) - 1;
     const bool used = team < teams && quad < QUADS;
     const float4* from = all.sums + first * (RESULTS / 4) + quad;
-    float4 early[2];
+    // What each part counts for: a warp for each query of the slice.
+    float* counts = sums;                                               // [part][query]
+    for (int g = part * slice / (HEAD_DIM / 4) + warp; g <= last / (HEAD_DIM / 4); g += THREADS / 32) {
+        float2* mine = reinterpret_cast<float2*>(sums + parts * 8) + g * parts;     // read back by the same thread only
+        float peak = -INFINITY, whole = 0;
+        for (int p = lane; p < parts; p += 32) {
+            float2 one;
+            do one = look(all.ends + (first + p) * 8 + g);
+            while (!there(one));
+            mine[p] = one;
+            peak = fmaxf(peak, one.x);
+        }
 #pragma unroll
-    for (int i = 0; i < 2; ++i) early[i] = used && team + i * teams < parts ? __ldcg(from + (team + i * teams) * (RESULTS / 4)) : make_float4(0, 0, 0, 0);
-    float2* ends = reinterpret_cast<float2*>(sums);                     // the warps' sums have been used
-    for (int i = threadIdx.x; i < parts * 8; i += THREADS) ends[i] = __ldcg(all.ends + first * 8 + i);
+        for (int o = 16; o; o >>= 1) peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, o));
+        for (int p = lane; p < parts; p += 32) whole += mine[p].y * share(mine[p].x, mine[p].y, peak);
+#pragma unroll
+        for (int o = 16; o; o >>= 1) whole += __shfl_xor_sync(~0u, whole, o);
+        for (int p = lane; p < parts; p += 32) counts[p * 8 + g] = share(mine[p].x, mine[p].y, peak) / whole;
+    }
+    float4 early[2];
+    bool all_there;
+    do {
+        all_there = true;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            early[i] = used && team + i * teams < parts ? look(from + (team + i * teams) * (RESULTS / 4)) : make_float4(0, 0, 0, 0);
+            all_there = all_there && there(early[i]);
+        }
+    } while (!all_there);
     __syncthreads();
-    float whole = 0;
     float4 value = make_float4(0, 0, 0, 0);
-    if (used) {
-        const int g = quad / (HEAD_DIM / 4);
-        float peak = -INFINITY;
-#pragma unroll 4
-        for (int p = 0; p < parts; ++p) peak = fmaxf(peak, ends[p * 8 + g].x);
-#pragma unroll 4
-        for (int p = 0; p < parts; ++p) whole += ends[p * 8 + g].y * share(ends[p * 8 + g].x, ends[p * 8 + g].y, peak);
+    if (used)
         for (int p = team, i = 0; p < parts; p += teams, ++i) {
-            const float keep = share(ends[p * 8 + g].x, ends[p * 8 + g].y, peak);
-            const float4 one = i == 0 ? early[0] : i == 1 ? early[1] : __ldcg(from + p * (RESULTS / 4));
+            const float keep = counts[p * 8 + quad / (HEAD_DIM / 4)];
+            float4 one = i == 0 ? early[0] : early[1];
+            if (i > 1)
+                do one = look(from + p * (RESULTS / 4));
+                while (!there(one));
             value.x += one.x * keep, value.y += one.y * keep, value.z += one.z * keep, value.w += one.w * keep;
         }
-    }
     shares[threadIdx.x] = value;
     __syncthreads();
     if (team > 0 || !used) return;
@@ -320,7 +360,5 @@ attend(const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtenso
         const float4 one = shares[t * slice + threadIdx.x];
         value.x += one.x, value.y += one.y, value.z += one.z, value.w += one.w;
     }
-    const float inverse = 1 / whole;
-    *reinterpret_cast<uint2*>(out + (long long)pair * GROUP * HEAD_DIM + quad * 4) =
-        packed(make_float4(value.x * inverse, value.y * inverse, value.z * inverse, value.w * inverse));
+    *reinterpret_cast<uint2*>(out + (long long)pair * GROUP * HEAD_DIM + quad * 4) = packed(value);
 }

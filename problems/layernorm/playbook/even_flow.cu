@@ -2,21 +2,22 @@
 // - Nothing is launched before the kernel: each block clears its own words and tells block 0, which tells all when everyone has. That passes
 //   while the first loads arrive. Every word is read only by those that wrote it first, or after that meeting. The launch is an ordinary one:
 //   a block takes a multiprocessor's shared memory, and there are no more blocks than multiprocessors.
-// - Results leave through the ring and TMA (BULK), not through the path that also carries the words of the moment exchange.
+// - Results leave through the ring and TMA (BULK), not through the path that also carries the words of the moment exchange. A group of chunks is read
+//   from its slots while the next one is normalised.
 // - Two warps take moments; the chunks that do not divide by the number of blocks are shared out in pieces of 512 bytes.
 // - LEAD: a chunk is normalised only when the chunk that many places after it has arrived. Writes are then spread over the time of a
 //   sample instead of filling all queues at once, in front of the words that everyone waits for. 0: at once.
-// Predicted (16 x 64 x 256 x 256, 570 MB): 6 us less than flow.cu for the launch, 0.3 to 0.6 us less for each sample: 158 to 164 us.
+// Bounds (16 x 64 x 256 x 256, 570 MB) on an H200: 157 us, an empty launch of 4.4 and the rest at the 3.73 TB/s of a copy after something else has filled
+// L2. flow.cu takes 177. Predicted: 2.6 us less for the cleared workspace, 0.3 to 0.6 less for each sample: 165 to 170 us.
 #include <cstdint>
 #include "problem.h"
 // @tune BLOCK = 256
-// @tune AHEAD = 6, 0
+// @tune AHEAD = 6, 12
 // @tune BULK = 1, 0
-// @tune LEAD = 0, 36
-// @tune BIAS_HELD = 16, 22
-// @tune BIAS_RING = 24, 12
+// @tune LEAD = 0, 28
+// @tune BIAS_HELD = 16, 20
+// @tune BIAS_RING = 24
 // @tune STAY = 0, 1
-// @require BIAS_HELD <= 16 + 6 * BULK
 // AHEAD: chunks prefetched to L2 before they have a slot; BIAS_HELD: 16-byte accesses a thread; BIAS_RING: kilobytes; STAY: results are not marked
 // as the first to leave L2.
 // @workspace BATCH_SIZE * 1056 + 1056
@@ -39,7 +40,10 @@ constexpr int IN_REGISTERS = least(HELD, BIAS_HELD);                    // chunk
 constexpr int STREAMED = HELD - IN_REGISTERS;
 constexpr int BIAS_SLOTS = least(STREAMED * BATCH_SIZE, BIAS_RING * 1024 / SLOT_BYTES);
 constexpr int SLOTS = 229376 / SLOT_BYTES - BIAS_SLOTS;
-constexpr bool FITS = ELEMENTS % CHUNK == 0 && HELD > 0 && HELD <= 32 && SLOTS > HELD + GROUP && LEAD + GROUP < SLOTS && BATCH_SIZE <= 24;
+constexpr bool FITS = ELEMENTS % CHUNK == 0 && HELD > 0 && HELD <= 32 && SLOTS > HELD + 2 * GROUP && LEAD + 2 * GROUP < SLOTS && BATCH_SIZE <= 24;
+// Registers of a thread that normalises and of one that does not. A block has no more than it was launched with, and a warp that asks for more hangs.
+constexpr int MANY = 224, FEW = 48;
+static_assert(MANY * BLOCK + FEW * 128 <= 65536 / THREADS / 8 * 8 * THREADS, "no more registers than at launch");
 
 // Where the biases of chunk c are: the streamed ones lie evenly between the others, so that they have time to arrive.
 __device__ __forceinline__ constexpr int streamed_before(int c) { return c * STREAMED / (HELD > 0 ? HELD : 1); }
@@ -249,7 +253,7 @@ layer_norm(const float* __restrict__ x, const float* __restrict__ weight, const 
     }
     __syncthreads();
     if (threadIdx.x >= BLOCK) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(48));
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(FEW));
         const int role = threadIdx.x / 32 - WARPS;
         if (role == 0) {
             if (lane == 0) {                            // the ring
@@ -283,7 +287,7 @@ layer_norm(const float* __restrict__ x, const float* __restrict__ weight, const 
                 for (int k = 0; k < SLOTS + AHEAD; ++k) ask_next();
                 barrier_wait(&full[(mine * 3 + 3) / 4 - 1], 0);         // x first
                 for (int k = BIAS_SLOTS; k-- > 0;) bias_next();
-                int old = 0, turn = 0, phase = 0;
+                int old = 0, turn = 0, phase = 0, stored = 0;           // stored: chunks whose slots are still being read
                 float* to = out;
                 for (int s = 0; s < BATCH_SIZE; ++s, to += ELEMENTS)
                     for (int c = 0; c < mine;) {
@@ -297,9 +301,15 @@ layer_norm(const float* __restrict__ x, const float* __restrict__ weight, const 
                             }
                             if (streams(i)) bias_next();
                         }
-                        if (BULK) asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
-                        for (; c < end; ++c) load_next(), ask_next();
+                        if (BULK) {
+                            asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+                            asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(1) : "memory");
+                        }
+                        for (int i = BULK ? stored : 1; i > 0; --i) load_next(), ask_next();
+                        stored = end - c;
+                        c = end;
                     }
+                if (BULK) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(0) : "memory");
             }
         } else if (role == 1) {                         // moment exchange
             meet(places);
@@ -353,7 +363,7 @@ layer_norm(const float* __restrict__ x, const float* __restrict__ weight, const 
             }
         }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(232));
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MANY));
         const int warp = threadIdx.x / 32, at = 4 * threadIdx.x;               // a warp has one piece of a chunk
         float4 w[HELD + 1], b[IN_REGISTERS + 1];
         const uint64_t once = read_once();

@@ -41,7 +41,8 @@ class EmulatedKernel:
         chosen = {**default_values(parse_tunables(code, Dialect.CUDA)), **tunables}
         plan = resolve(parse_plan(code), {**header.plan_names(signature, units), **chosen}, signature.operands)
         (folder / "problem.h").write_text(header.render(signature, Dialect.CUDA, workload.name))
-        (folder / "kernel.cpp").write_text(f"{translated(code)}\n{_entry(plan, signature.operands)}")
+        together = "ld.relaxed.gpu" in code  # blocks wait for what others write
+        (folder / "kernel.cpp").write_text(f"{translated(code)}\n{_entry(plan, signature.operands, together=together)}")
         for name in ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "cuda.h", "cooperative_groups.h"):
             (folder / name).write_text('#include "emulator.h"\n')
         defines = [f"-D{name}={value}" for name, value in chosen.items()]
@@ -56,13 +57,14 @@ class EmulatedKernel:
         self._outputs = [one for one in signature.operands if one.role is Role.OUTPUT]
         self._right = list(reference.exact(model, inputs).outputs)
 
-    def largest_error(self, *, late: bool, slow: int = -1) -> float:
+    def largest_error(self, *, late: bool, slow: int = -1, newest_first: bool = False) -> float:
         """The largest difference from float64, in units of the root of the mean square; infinite for NaN.
 
-        ``late``: what is asynchronous happens as late as the kernel's waits allow, else at once. ``slow``: a warpgroup that
-        runs only when the other threads wait. Raises AssertionError for a kernel that the emulator stops.
+        ``late``: what is asynchronous happens as late as the kernel's waits allow, else at once; ``newest_first``: copies then
+        arrive before those that were asked for earlier. ``slow``: a warpgroup that runs only when the other threads wait.
+        Raises AssertionError for a kernel that the emulator stops.
         """
-        command = ["./kernel", str(int(late)), str(slow)]
+        command = ["./kernel", str(late + newest_first), str(slow)]
         done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
         return max(_error(self._read(one), right) for one, right in zip(self._outputs, self._right, strict=True))
@@ -152,16 +154,16 @@ def _operand(text: str) -> str:
     return re.sub(r'^\s*"[^"]*"\s*', "", text)
 
 
-def _entry(plan: ResolvedPlan, operands: Sequence[Operand]) -> str:
+def _entry(plan: ResolvedPlan, operands: Sequence[Operand], *, together: bool) -> str:
     """A program that reads the operands, launches as the plan says, and writes the outputs, which begin as NaN."""
     outputs = [one.name for one in operands if one.role is Role.OUTPUT]
     lines = [
         "int main(int count, char** words) {",
-        "    emu::late = *words[1] == '1', emu::slow = atoi(words[2]);",
+        "    emu::late = *words[1] > '0', emu::newest_first = *words[1] > '1', emu::slow = atoi(words[2]);",
         f"    std::vector<char> workspace({plan.workspace_bytes + 64}, (char)0xFF);",
         *(f'    std::vector<char> {one.name}_ = emu::memory("{one.name}.in", {nbytes(one)});' for one in operands),
         *(_map(one) for one in plan.tensor_maps),
-        *(_launch(one) for one in plan.launches),
+        *(_launch(one, together=together) for one in plan.launches),
         *(f'    emu::keep("{name}.out", {name}_);' for name in outputs),
         "}",
     ]
@@ -174,10 +176,10 @@ def _map(one: ResolvedTensorMap) -> str:
     return f"    CUtensorMap {one.name}_map{{{start}, {sizes}}};"
 
 
-def _launch(launch: ResolvedLaunch) -> str:
+def _launch(launch: ResolvedLaunch, *, together: bool) -> str:
     assert launch.grid[1:] == launch.block[1:] == launch.cluster[1:] == (1, 1)
     arguments = ", ".join(_argument(one) for one in launch.arguments)
-    cluster = launch.grid[0] if launch.cooperative else launch.cluster[0]
+    cluster = launch.grid[0] if launch.cooperative or together else launch.cluster[0]
     sizes = ", ".join(map(str, (launch.grid[0], launch.block[0], cluster)))
     return f"    emu::launch({sizes}, [&] {{ {launch.kernel}({arguments}); }});"
 

@@ -3,7 +3,8 @@
 //
 // Threads are fibers of one host thread. A thread runs until it waits for another. What the hardware does asynchronously is done either
 // at once (`late` is false) or as late as the kernel's own waits allow: a kernel that reads too early is wrong in the first mode, one that
-// overwrites too early in the second. A warpgroup can be made slow: one that does not wait for it is wrong. Shared memory begins as NaN. A kernel that waits forever ends the program.
+// overwrites too early in the second. Copies may also arrive in the order opposite to that in which they were asked for. A warpgroup can be made slow:
+// one that does not wait for it is wrong. Shared memory begins as NaN. A kernel that waits forever ends the program, also for registers.
 //
 // Formats are those of the PTX ISA: matrix descriptors of wgmma, layouts of its fragments, mbarrier phases, tensor maps.
 #pragma once
@@ -88,7 +89,7 @@ namespace emu {
     exit(3);
 }
 
-inline bool late = false;
+inline bool late = false, newest_first = false;     // the latter: of copies that are late
 inline int slow = -1;       // the warpgroup whose threads run only when no other can
 constexpr unsigned WINDOW = 1 << 18, STATIC = 16384, STACK = 1 << 16;   // shared memory, its static part, a thread's stack
 
@@ -117,6 +118,7 @@ struct Block {
     std::deque<Warp> warps;
     std::deque<Warpgroup> groups;
     std::map<unsigned, Barrier> mbarriers;
+    int registers = 0;                                          // that threads have given back
 };
 struct Cluster { std::vector<std::unique_ptr<Block>> blocks; Meeting meeting, grid; std::deque<std::function<void()>> in_flight; };
 struct Fiber {
@@ -127,6 +129,7 @@ struct Fiber {
     std::function<bool()> wait;
     bool ended = false;
     unsigned cluster_round = 0;
+    int registers = 0;
     size_t products = 0;                                        // of its warpgroup that this thread has issued
     std::vector<size_t> commits;
     std::vector<std::function<void()>> copies;                  // cp.async that have not been waited for
@@ -145,14 +148,19 @@ inline void wait_until(std::function<bool()> ready) {
     current->wait = std::move(ready);
     swapcontext(&current->context, &scheduler);
 }
+// One copy arrives, if one is under way.
+inline bool deliver(Cluster& cluster) {
+    auto& copies = cluster.in_flight;
+    if (copies.empty()) return false;
+    auto act = newest_first ? copies.back() : copies.front();
+    newest_first ? copies.pop_back() : copies.pop_front();
+    act();
+    return true;
+}
 // A thread reads again and again what another block writes: others run, and now and then a copy arrives.
 inline void poll() {
     static long polls = 0;
-    auto& copies = block().cluster->in_flight;
-    if (++polls % 20 == 0 && !copies.empty()) {
-        copies.front()();
-        copies.pop_front();
-    }
+    if (++polls % 20 == 0) deliver(*block().cluster);
     if (polls > 50000000) stop("threads read again and again what nobody writes");
     current->wait = [] { return true; };
     swapcontext(&current->context, &scheduler);
@@ -435,9 +443,17 @@ inline void multiply_in_warp(const std::vector<Operand>& o) {
     for (int i = 0; i < 4; ++i) memcpy(o[i].out, &sums[i], 4);
 }
 
+// Of 65536, as many as a block of its size may be launched with are the block's.
+inline void take_registers(int wanted) {
+    Block* where = &block();
+    const int more = wanted - current->registers;
+    wait_until([where, more] { return where->registers >= more; });
+    where->registers -= more, current->registers = wanted;
+}
 inline void ptx(const char* text, const std::vector<Operand>& o) {
     const auto u = [&](int i) { return (uint32_t)o[i].in; };
-    if (!*text || has(text, "prefetch.tensormap") || has(text, "setmaxnreg") || has(text, "wgmma.fence")) return;
+    if (!*text || has(text, "prefetch.tensormap") || has(text, "wgmma.fence")) return;
+    if (has(text, "setmaxnreg")) return take_registers(o.empty() ? atoi(strrchr(text, ' ')) : (int)u(0));
     if (has(text, "wgmma.mma_async")) return issue_product(text, o);
     if (has(text, "wgmma.commit_group")) return (void)current->commits.push_back(current->products);
     if (has(text, "wgmma.wait_group")) return wait_for_products(o.empty() ? 0 : u(0));
@@ -460,6 +476,10 @@ inline void ptx(const char* text, const std::vector<Operand>& o) {
     if (has(text, "fence.") || has(text, "cp.async.bulk.prefetch") || has(text, "prefetch.global")) return;
     if (has(text, "cp.async.bulk.shared::cluster.global.mbarrier")) return load_run(u(0), (const char*)o[1].in, u(2), u(3));
     if (has(text, "st.relaxed.gpu.global.u64 [%0], %1;")) return (void)(*(uint64_t*)o[0].in = o[1].in);
+    if (has(text, "st.relaxed.gpu.global.")) {                  // one to four words
+        for (size_t i = 1; i < o.size(); ++i) memcpy((char*)o[0].in + 4 * (i - 1), &o[i].in, 4);
+        return;
+    }
     if (has(text, "red.release.gpu.global.add.u32 [%0], %1;")) return (void)(*(uint32_t*)o[0].in += u(1));
     if (has(text, "ld.acquire.gpu.global.u32 %0, [%1];")) {
         poll();
@@ -468,6 +488,11 @@ inline void ptx(const char* text, const std::vector<Operand>& o) {
     if (has(text, "ld.relaxed.gpu.global.u64 %0, [%1];")) {
         poll();
         return give(o[0], *(const uint64_t*)o[1].in);
+    }
+    if (has(text, "ld.relaxed.gpu.global.")) {
+        poll();
+        for (size_t i = 0; i + 1 < o.size(); ++i) memcpy(o[i].out, (const char*)o.back().in + 4 * i, 4);
+        return;
     }
     if (has(text, "ld.global.nc.f32 %0, [%1];")) return (void)memcpy(o[0].out, (const void*)o[1].in, 4);
     if (has(text, "ex2.approx")) {
@@ -524,6 +549,16 @@ inline void ptx(const char* text, const std::vector<Operand>& o) {
         if (late) current->stores.back().push_back(act);
         else act();
         if (has(text, "commit_group")) current->stores.emplace_back();
+        return;
+    }
+    if (has(text, "cp.async.bulk.global.shared::cta.bulk_group")) {
+        if (current->stores.empty()) current->stores.emplace_back();
+        char* to = (char*)o[0].in;
+        Block* where = &block();
+        const unsigned from = u(1), bytes = u(2);
+        auto act = [=] { memcpy(to, at(*where, from), bytes); };
+        if (late) current->stores.back().push_back(act);
+        else act();
         return;
     }
     if (has(text, "cp.async.bulk.commit_group")) {
@@ -583,9 +618,7 @@ inline void run_cluster(Cluster& cluster, std::vector<Fiber>& fibers) {
             if (moved) break;
         }
         if (moved) continue;
-        if (cluster.in_flight.empty()) stop("all threads wait for each other");
-        cluster.in_flight.front()();
-        cluster.in_flight.pop_front();
+        if (!deliver(cluster)) stop("all threads wait for each other");
     }
     if (!cluster.in_flight.empty()) stop("a kernel ends while copies to its shared memory are in flight");
 }
@@ -608,6 +641,7 @@ inline void launch(int blocks, int threads, int cluster_blocks, std::function<vo
             made.warps.resize((threads + 31) / 32), made.groups.resize((threads + 127) / 128);
             for (int t = 0; t < threads; ++t) {
                 Fiber& one = fibers[b * threads + t];
+                one.registers = 65536 / threads / 8 * 8;
                 one.block = &made, one.thread = {(unsigned)t, 0, 0}, one.stack = stacks + (size_t)STACK * (b * threads + t);
                 getcontext(&one.context);
                 one.context.uc_stack.ss_sp = one.stack, one.context.uc_stack.ss_size = STACK, one.context.uc_link = nullptr;
