@@ -20,6 +20,7 @@ from tui.screens.session import SessionScreen
 from tui.viewmodel.preview import problem_lines, session_lines
 from tui.widgets.charts import SpeedupChart
 from tui.widgets.lines import LinesView
+from tui.widgets.session_table import SessionTable
 
 
 @pytest.fixture
@@ -111,6 +112,7 @@ def test_the_preview_follows_cursor_and_focus(home: Path) -> None:
 
 def test_examples_are_replayed_and_the_welcome_stays(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sessions.whole(tmp_path / "shipped" / "softmax")
+    sessions.whole(tmp_path / "shipped" / "softmax_autopilot")
     monkeypatch.setattr(store, "shipped_root", lambda: tmp_path / "shipped")
     monkeypatch.setattr(store, "is_shipped", lambda folder: folder.parent == tmp_path / "shipped")
     before = (tmp_path / "shipped" / "softmax" / "journal.jsonl").read_bytes()
@@ -121,6 +123,8 @@ def test_examples_are_replayed_and_the_welcome_stays(home: Path, tmp_path: Path,
             await until(pilot, lambda: isinstance(app.screen, HomeScreen) and app.screen.has_class("-fresh"))
             assert isinstance(app.focused, OptionList), "two Enters start a session"
             assert app.screen.query_one("#welcome").display
+            listed = [one.name for one in app.screen.query_one(SessionTable).sessions]
+            assert listed == ["softmax", "softmax_autopilot"], "the later one nobody steered"
             await pilot.press("shift+tab", "enter")
             await until(pilot, lambda: isinstance(app.screen, SessionScreen))
             assert isinstance(app.screen, SessionScreen)

@@ -43,6 +43,8 @@ _WELCOME = (
 TAG_LINE = "Search for faster GPU kernels, with you in control."
 _PROBLEM_KEYS = footer_keys("home.start", "home.refresh", "app.settings", "app.command_palette", "app.quit")
 _SESSION_KEYS = footer_keys("home.open", "home.replay", "home.start", "home.compare", "home.delete")
+_ALONE = "_autopilot"
+"""What examples that nobody steered end in."""
 _LEAST_TITLE = 14
 """Columns below which a problem's title says nothing."""
 _REST_SECONDS = 0.15
@@ -219,8 +221,8 @@ class HomeScreen(Screen[None]):
         self._left_for = None
 
     def _fill(self, summaries: Sequence[store.SessionSummary]) -> None:
-        """The engineer's own sessions first, then the examples; with examples alone the welcome stays."""
-        self._sessions_table.show(sorted(summaries, key=lambda one: one.shipped))
+        """The engineer's own sessions first, then the examples, steered ones first; with examples alone the welcome stays."""
+        self._sessions_table.show(sorted(summaries, key=lambda one: (one.shipped, one.shipped and one.name.endswith(_ALONE))))
         self.set_class(not summaries, "-empty")
         self.set_class(bool(summaries) and all(one.shipped for one in summaries), "-fresh")
         self._describe()

@@ -13,6 +13,7 @@ from engine.report.text import progress
 from engine.report.text.rounds import counted_rounds
 from tui.viewmodel import code, fmt, kernels
 from tui.viewmodel.cells import Cell, Ink, Line, cut_cells, fold_line, from_report, line, one_line
+from tui.viewmodel.heading import without_incumbent
 
 DECISIONS = 6
 """How many of the last decisions are shown."""
@@ -65,7 +66,7 @@ def _incumbent(state: SessionState) -> list[Line]:
     best = kernels.incumbent(state)
     ratio = queries.speedup(state, best) if best is not None else None
     if best is None or ratio is None or best.measurement is None:
-        return [line(Cell(" no verified kernel yet", Ink.FAINT))]
+        return [line(Cell(f" {without_incumbent(state)}", Ink.FAINT))]
     sol = best.measurement.light
     time = f"{fmt.duration(best.measurement.time_us.value)}{f' · {fmt.sol(sol.fraction)}' if sol else ''}"
     figure = f" {queries.ranking_baseline(state)} {fmt.interval_ends(ratio)}"

@@ -16,7 +16,20 @@ from engine.domain.state import SessionState
 from engine.domain.work import WorkKey
 from engine.report.facts import usage
 from engine.report.facts.forks import left_behind
-from tui.viewmodel import cells, detail, event_log, fmt, forking, heading, kernels, stages, timing, tree_cells, tree_columns
+from tui.viewmodel import (
+    cells,
+    detail,
+    event_log,
+    fmt,
+    forking,
+    heading,
+    kernels,
+    preview,
+    stages,
+    timing,
+    tree_cells,
+    tree_columns,
+)
 from tui.viewmodel import usage as usage_page
 from tui.viewmodel.cells import Line
 from tui.viewmodel.tree_rows import rows
@@ -224,6 +237,7 @@ def test_the_counts_tell_doubted_kernels_from_measured_ones() -> None:
 def test_a_session_of_doubted_kernels_says_so_in_its_heading() -> None:
     state = b.fold(*b.first_round()[:-2], e.KernelMeasured("k1", UNSURE, 1.0))
     assert "no kernel whose time is corroborated" in text(heading.lines(state, heading.SessionStatus(), 120))
+    assert "no kernel whose time is corroborated" in text(preview.session_facts("s", (), state).lines)
 
 
 def test_a_race_that_is_not_corroborated_says_why() -> None:
