@@ -41,6 +41,6 @@ def test_a_shipped_incumbent_is_measured_in_both_regimes(problem: str, decides: 
     assert any(line.startswith("back to back over") for line in sustained.conditions)
     # A power limit moves the clock of tensor cores for seconds: turns may end unsettled, but the interval must hold them.
     ratio = sustained.speedup["eager"]
-    assert ratio.high <= 1.05 * ratio.low
+    assert ratio.high <= 1.1 * ratio.low
     unsettled = [line.split() for line in sustained.conditions if line.startswith("not settled in")]
     assert all(2 * int(line[3]) <= int(line[5]) for line in unsettled), sustained.conditions
