@@ -451,7 +451,7 @@ constexpr int best_narrows() {
 constexpr int NARROWS = best_narrows(), WIDES = wides(NARROWS), TILES = DOWN * (WIDES + NARROWS);
 // Tensor cores cut off the bits of products that are below the sum's last ones. So the sum of FOLD steps of halves is added to a rounded one.
 // Few steps where a library rounds less: it divides long sums of small matrices.
-constexpr int FOLD = EXACT ? 1 : TILES < CLUSTERS ? 2 : HALF_STEPS, FOLDS = HALF_STEPS / FOLD;
+constexpr int FOLD = EXACT || TILES < CLUSTERS ? 1 : HALF_STEPS, FOLDS = HALF_STEPS / FOLD;
 struct Tile { int row, column; bool wide; };
 __device__ __forceinline__ Tile tile_at(int index) {
     if (index >= DOWN * WIDES) {
