@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.emulated_gpu import EmulatedKernel
+import torch
+from support.emulated_gpu import EmulatedKernel, Inputs
 
 from engine.domain.model import Workload
 from engine.problem import catalog
@@ -28,15 +30,16 @@ Numbers = dict[str, int]
 
 
 def emulated(
-    folder: Path, file: str, settings: Numbers, tunables: Numbers, units: int, changed: tuple[str, str] = ("", "")
-) -> EmulatedKernel:
+    folder: Path, file: str, settings: Numbers, tunables: Numbers, units: int, changed: tuple[str, str] = ("", ""),
+    perturb: Callable[[Inputs], Inputs] = lambda inputs: inputs,
+) -> EmulatedKernel:  # fmt: skip
     """A shipped kernel for the problem's first workload with other ``settings``; ``changed`` replaces a part of its code."""
     name, _, kernel = file.partition("/")
     problem = catalog.find(name)
     code = (PROBLEMS / name / "playbook" / kernel).read_text()
     assert changed[0] in code
     workload = Workload("emulated", {**problem.workloads[0].settings, **settings})
-    return EmulatedKernel(problem, workload, code.replace(*changed), tunables, units, folder)
+    return EmulatedKernel(problem, workload, code.replace(*changed), tunables, units, folder, perturb)
 
 
 def size(m: int, n: int, k: int) -> Numbers:
@@ -90,6 +93,7 @@ OTHER_WINDOWS = image(2, (2, 96), 67, 260, kernel_size=8, padding=1)
         pytest.param("matmul_fp32/half_pairs.cu", size(100, 1200, 72), {"PROMOTE": 2}, 2, marks=SLOW),
         pytest.param("matmul_fp32/half_pairs.cu", size(300, 770, 200), {"BAND": 8}, 2, marks=SLOW),
         ("matmul_fp32/rotated_bytes.cu", size(127, 193, 331), {"SKEW": 0}, 3),
+        pytest.param("matmul_fp32/rotated_bytes.cu", size(200, 300, 1100), {"SPAN": 256}, 3, marks=SLOW),
         pytest.param("matmul_fp32/rotated_bytes.cu", size(300, 300, 600), {"WIDE": 128, "STAGES": 6}, 2, marks=SLOW),
         ("rmsnorm_bf16/dry_run.cu", {"tokens": 3, "hidden": 2888}, {}, 4),
         pytest.param("rmsnorm_bf16/dry_run.cu", {"tokens": 2, "hidden": 4096}, {"BLOCK": 256, "TURNS": 1}, 4, marks=SLOW),
@@ -167,12 +171,44 @@ SINGLE = 3e-5
 )
 def test_bytes_correct_halves(tmp_path: Path, shape: Numbers, tunables: Numbers) -> None:
     """Columns of both widths, on two clusters instead of 66."""
-    two = ("columns + 65) / 66", "columns + 1) / 2")
+    two = ("CLUSTERS = 66", "CLUSTERS = 2")
     kernel = emulated(tmp_path, "matmul_fp32/rotated_bytes.cu", shape, tunables, 4, two)
     assert kernel.largest_error(late=False) < SINGLE
     assert kernel.largest_error(late=True) < SINGLE
     assert kernel.largest_error(late=True, slow=0) < SINGLE
     assert kernel.largest_error(late=False, slow=1) < SINGLE
+
+
+def graded(inputs: Inputs) -> Inputs:
+    """Columns of a times factors up to 1000, rows of b divided by them: each term of a sum stays as it was."""
+    a, b = inputs
+    assert isinstance(a, torch.Tensor)
+    assert isinstance(b, torch.Tensor)
+    factors = torch.logspace(-3, 3, len(b))[torch.randperm(len(b), generator=torch.Generator().manual_seed(1))]
+    return a * factors, b / factors[:, None]
+
+
+def half_empty(inputs: Inputs) -> Inputs:
+    """Where b's rows are zero, a is large; where a's columns are zero, b is."""
+    a, b = inputs
+    assert isinstance(a, torch.Tensor)
+    assert isinstance(b, torch.Tensor)
+    third = torch.arange(len(b)) % 3
+    return a * torch.tensor([1.0, 0.0, 1e5])[third], b * torch.tensor([1.0, 1e5, 0.0])[third][:, None]
+
+
+@pytest.mark.parametrize("perturb", [graded, half_empty])
+@pytest.mark.parametrize("shape", [size(70, 100, 1100), pytest.param(size(100, 70, 300), marks=SLOW)])
+def test_rotated_numbers_are_balanced_first(tmp_path: Path, shape: Numbers, perturb: Callable[[Inputs], Inputs]) -> None:
+    kernel = emulated(tmp_path, "matmul_fp32/rotated_bytes.cu", shape, {}, 2, perturb=perturb)
+    assert kernel.largest_error(late=False) < SINGLE
+
+
+@pytest.mark.slow
+def test_rotated_numbers_without_balance_show(tmp_path: Path) -> None:
+    unbalanced = ("apart + (1 << 23)", "0 * apart")
+    kernel = emulated(tmp_path, "matmul_fp32/rotated_bytes.cu", size(70, 100, 1100), {}, 2, unbalanced, graded)
+    assert kernel.largest_error(late=False) > 1e-2
 
 
 SAMPLES = {"batch_size": 3, "features": 60, "dim1": 32, "dim2": 32}

@@ -4,13 +4,18 @@
 // - Bytes have no exponent: an outlier would take the range from its neighbours. So both matrices are first rotated along k, 256 numbers at a
 //   time, by the same orthogonal matrix (Hadamard's, with the signs of a bent function): it spreads outliers, makes repeated numbers
 //   differ, and leaves the product as it is. Then SPAN numbers of a row of a, or of a column of b, share a scale.
+// - Rotated numbers are as exact as the largest of 256 allows. So `balance` first makes a's column and b's row of each k equally large, by powers
+//   of two. A k that is all zeros on one side becomes zero on the other.
 // - `prepare` reads both matrices once and writes 4 bytes a number, in rows along k: 2048 bytes for 512 numbers, first the halves, then
 //   `high` and `rest` as bytes. Every 128 bytes are a step's row of a swizzled box, whatever they hold.
 // - Per span: corrections into integers, these to floats, halves on top, and the sum times both scales into the result.
-// Up to a depth of 1024, where fp32 itself errs less, `rest` is a half too, and three float16 products are summed.
-// Error in an emulation: 3.4e-6 where fp32 errs 1.1e-6, with repeated numbers, outliers and blocks of other size too (bf16_three.cu: 4.4e-6, up to 1.8e-5).
-// Bounds (4096^3): 275 GFLOP at the float16 rate, 367 us at 750 TFLOP/s; `prepare` moves 268 MB, 64 us.
-// Predicted: 450 us with WIDE = 192, 480 with 128, which reads shared memory a fifth more often per operation.
+// Up to a depth of 1024, where fp32 itself errs less, `rest` is a half too, and three float16 products are summed, 64 numbers at a time.
+// Error: 3.4e-6 where fp32 errs 1.1e-6 and bf16_three.cu 4.4e-6; in simulations up to 4e-6, with repeated numbers, outliers, and columns of a and
+// rows of b of any size. It stays relative to norms: results that are far smaller than others of their row and column, because large
+// numbers of a meet zeros or small numbers of b there only, have fewer right digits than fp32's (a thousandth in the worst simulation).
+// Measured on an H200 (4096^3) before there was `balance`: 484 us, 507 with SPAN = 256, 521 with WIDE = 128.
+// Predicted: 515 us. `balance` reads 134 MB, 33 us; part of b is still in L2 when `prepare` begins.
+// Bounds: 275 GFLOP at the float16 rate, 367 us at 750 TFLOP/s; `prepare` moves 268 MB, 64 us.
 #include <cstdint>
 #include <cuda.h>
 #include <cuda_fp16.h>
@@ -22,9 +27,10 @@
 // @tune SPAN = 512, 256
 // @require STAGES * (16384 + WIDE * 128) > 190000
 // @require STAGES * (16384 + WIDE * 128) < 225000
-// @workspace 4 * (ceil_div(K, SPAN) * SPAN) * (M + N) + 4 * ceil_div(K, SPAN) * (ceil_div(M, 128) * 128 + ceil_div(N, 64) * 64 + 128)
+// @workspace 4 * (ceil_div(K, SPAN) * SPAN) * (M + N) + 4 * ceil_div(K, SPAN) * (ceil_div(M, 128) * 128 + ceil_div(N, 64) * 64 + 128) + 8 * K
 // @tensormap left = workspace as uint8(M, 4 * (ceil_div(K, SPAN) * SPAN)) tile(128, 128) swizzle(128)
 // @tensormap right = workspace + 4 * (ceil_div(K, SPAN) * SPAN) * M as uint8(N, 4 * (ceil_div(K, SPAN) * SPAN)) tile(32, 128) swizzle(128)
+// @launch balance(a, b, workspace) grid(ceil_div(K, 8 * min(4, next_pow2(ceil_div(K, 1056))))) block(1024)
 // @launch prepare(a, b, workspace) grid(ceil_div(K, SPAN) * (ceil_div(N, 64) * 2 + 4) + ceil_div(M, 128) * 4 * ceil_div(K, SPAN) * (SPAN / 256)) block(512) shared(max(32 * (4 * SPAN + 16), 43008))
 // @launch product(left, right, workspace, out) grid(2 * min(SMS / 2, ceil_div(M, 256) * ceil_div(N, 128))) block(384) shared(1024 + STAGES * (16384 + WIDE * 128)) cluster(2)
 
@@ -33,6 +39,58 @@ constexpr int SPANS = (K + SPAN - 1) / SPAN, PITCH = 4 * SPANS * SPAN;      // b
 constexpr int ROWS = (M + 127) / 128 * 128, COLUMNS = (N + 63) / 64 * 64 + 128;      // scales of a span, with zeros where tiles stick out
 constexpr float LARGEST = 8128;                      // 127 * 64: what the largest number of a span is scaled to
 __device__ __forceinline__ float* scales_of(char* workspace) { return (float*)(workspace + (long long)PITCH * (M + N)); }
+// What a's columns are multiplied by, then b's rows.
+__device__ __forceinline__ float* factors_of(char* workspace) { return scales_of(workspace) + SPANS * (ROWS + COLUMNS); }
+
+// The sum of `count` magnitudes, `STEP` numbers apart, the last ones first.
+template <int STEP, bool ONCE> __device__ __forceinline__ float magnitude(const float* __restrict__ from, int count) {
+    constexpr int AT_ONCE = 16;
+    float sum = 0;
+#pragma unroll 1
+    for (int i = (count - 1) / AT_ONCE * AT_ONCE; i >= 0; i -= AT_ONCE) {
+        const float* at = from + (long long)i * STEP;
+        float v[AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; ++j) v[j] = i + j >= count ? 0 : ONCE ? __ldcs(at + j * STEP) : __ldg(at + j * STEP);
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; ++j) sum += fabsf(v[j]);
+    }
+    return sum;
+}
+template <int FROM, int TO> __device__ __forceinline__ float sum_of_lanes(float x) {       // those whose numbers differ in these bits
+#pragma unroll
+    for (int o = FROM; o < TO; o *= 2) x += __shfl_xor_sync(~0u, x, o);
+    return x;
+}
+// A block has GRAIN columns of a and rows of b. b comes last, and its first columns: `prepare` begins with them.
+constexpr int GRAIN = K > 2112 ? 32 : K > 1056 ? 16 : 8, SHARES = 32 / GRAIN;
+extern "C" __global__ void __launch_bounds__(1024, 1) balance(const float* __restrict__ a, const float* __restrict__ b, char* workspace) {
+    __shared__ float columns[32][GRAIN], rows[32];
+    const int first = blockIdx.x * GRAIN, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (first >= K) return;
+    const int column = first + threadIdx.x % GRAIN, down = threadIdx.x / GRAIN, row = first + warp / SHARES, along = warp % SHARES * 32 + lane;
+    float x = 0, y = 0;
+    if (column < K && down < M) x = magnitude<32 * SHARES * K, true>(a + (long long)down * K + column, (M - down + 32 * SHARES - 1) / (32 * SHARES));
+    x = sum_of_lanes<GRAIN, 32>(x);
+    if (lane < GRAIN) columns[warp][lane] = x;
+    if (row < K && along < N) y = magnitude<32 * SHARES, false>(b + (long long)row * N + along, (N - along + 32 * SHARES - 1) / (32 * SHARES));
+    y = sum_of_lanes<1, 32>(y);
+    if (lane == 0) rows[warp] = y;
+    __syncthreads();
+    if (threadIdx.x >= GRAIN || column >= K) return;
+    float left = 0, right = 0;
+#pragma unroll
+    for (int w = 0; w < 32; ++w) left += columns[w][threadIdx.x];
+#pragma unroll
+    for (int w = 0; w < SHARES; ++w) right += rows[threadIdx.x * SHARES + w];
+    float* to = factors_of(workspace) + column;
+    const bool finite = left < INFINITY && right < INFINITY;
+    // As integers, floats are 2^23 times their logarithms, within a tenth.
+    const int apart = (int)__float_as_uint(right * (1.0f / N)) - (int)__float_as_uint(left * (1.0f / M));
+    const int power = finite ? min(max((apart + (1 << 23)) >> 24, -126), 126) : 0;
+    to[0] = finite && right == 0 ? 0 : __uint_as_float((127u + power) << 23);
+    to[K] = finite && left == 0 ? 0 : __uint_as_float((127u - power) << 23);
+}
 
 // Hadamard's transform of 16 numbers, with the signs of a bent function: constants, single numbers and Walsh functions become flat.
 __device__ __forceinline__ void rotate(float (&v)[16]) {
@@ -102,7 +160,8 @@ __device__ __forceinline__ void store_pairs(char* to, uint4 first, uint4 second,
     *(uint4*)(at + 32) = odd ? second : got;
 }
 // Rows of a: half a warp rotates 256 neighbours, a warp two such blocks of numbers.
-__device__ __forceinline__ void prepare_left(const float* __restrict__ a, char* left, float* scales, float* shared, int block) {
+__device__ __forceinline__ void prepare_left(const float* __restrict__ a, const float* __restrict__ factors, char* left, float* scales, float* shared,
+                                             int block) {
     constexpr int BLOCKS = SPANS * (SPAN / 256);
     const int warp = threadIdx.x / 32, half = threadIdx.x / 16 % 2, lane = threadIdx.x % 16;
     const int item = block * 32 + threadIdx.x / 16, row = item / BLOCKS, at = item % BLOCKS, first = at * 256;
@@ -112,6 +171,9 @@ __device__ __forceinline__ void prepare_left(const float* __restrict__ a, char* 
     float v[16];
 #pragma unroll
     for (int p = 0; p < 16; ++p) v[p] = inside && first + 16 * p + lane < K ? __ldcs(from + 16 * p) : 0;
+#pragma unroll
+    for (int p = 0; p < 16; ++p)
+        if (first + 16 * p + lane < K) v[p] *= __ldg(factors + first + lane + 16 * p);
     rotate(v);
     float* own = shared + warp * 672 + half * 336;   // 16 rows of 20
 #pragma unroll
@@ -139,11 +201,13 @@ __device__ __forceinline__ void prepare_left(const float* __restrict__ a, char* 
     }
 }
 // Columns of b: a block takes a span of 32 columns and turns it in shared memory.
-__device__ __forceinline__ void prepare_right(const float* __restrict__ b, char* right, float* scales, char* shared, int block) {
+__device__ __forceinline__ void prepare_right(const float* __restrict__ b, const float* __restrict__ factors, char* right, float* scales, char* shared,
+                                              int block) {
     constexpr int BLOCKS = SPAN / 256, LINE = 4 * SPAN + 16;
     __shared__ float tops[16][32];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, column0 = block % (COLUMNS / 32) * 32, column = column0 + lane;
-    const int span = block / (COLUMNS / 32);
+    __shared__ float4 ours[16][SPAN / 64];           // each warp's factors
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, column0 = block / SPANS * 32, column = column0 + lane;
+    const int span = block % SPANS;
     if (column0 >= N) {
         if (warp == 0) scales[span * COLUMNS + column] = 0;
         return;
@@ -159,6 +223,16 @@ __device__ __forceinline__ void prepare_right(const float* __restrict__ b, char*
         for (int p = 0; p < 16; ++p) {
             const int k = 256 * i + 16 * p;
             v[i][p] = first + k < K && column < N ? __ldcs(from + k * N) : 0;
+        }
+    const int k = span * SPAN + threadIdx.x;
+    if (threadIdx.x < SPAN) ((float*)ours[threadIdx.x % 16])[threadIdx.x / 16] = k < K ? __ldg(factors + k) : 0;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < BLOCKS; ++i)
+#pragma unroll
+        for (int p = 0; p < 16; p += 4) {
+            const float4 f = ours[warp][4 * i + p / 4];
+            v[i][p] *= f.x, v[i][p + 1] *= f.y, v[i][p + 2] *= f.z, v[i][p + 3] *= f.w;
         }
 #pragma unroll
     for (int i = 0; i < BLOCKS; ++i) {
@@ -205,10 +279,10 @@ __device__ __forceinline__ void prepare_right(const float* __restrict__ b, char*
 }
 extern "C" __global__ void __launch_bounds__(512, 2) prepare(const float* __restrict__ a, const float* __restrict__ b, char* workspace) {
     extern __shared__ __align__(16) char staging[];
-    float* scales = scales_of(workspace);
+    float *scales = scales_of(workspace), *factors = factors_of(workspace);
     constexpr int RIGHTS = SPANS * (COLUMNS / 32);
-    if (blockIdx.x < RIGHTS) prepare_right(b, workspace + (long long)PITCH * M, scales + SPANS * ROWS, staging, blockIdx.x);
-    else prepare_left(a, workspace, scales, (float*)staging, blockIdx.x - RIGHTS);
+    if (blockIdx.x < RIGHTS) prepare_right(b, factors + K, workspace + (long long)PITCH * M, scales + SPANS * ROWS, staging, blockIdx.x);
+    else prepare_left(a, factors, workspace, scales, (float*)staging, blockIdx.x - RIGHTS);
 }
 
 __device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
@@ -359,11 +433,12 @@ template <int WIDTH, bool BYTES> __device__ __forceinline__ void multiply(unsign
 }
 
 constexpr int NARROW = 128, BOX = 128 * 128, STAGE = BOX + WIDE * 128;               // bytes: 128 rows of a, WIDE columns of b
-constexpr int HALF_STEPS = SPAN / 64, STEPS = (EXACT ? 3 : 2) * HALF_STEPS, CORRECTIONS = STEPS - HALF_STEPS;
-// Tiles of 256 rows a cluster, in WIDES columns of WIDE and NARROWS of NARROW, so that 66 clusters end together; narrow ones come last.
+constexpr int HALF_STEPS = SPAN / 64, STEPS = (EXACT ? 3 : 2) * HALF_STEPS, CORRECTIONS = HALF_STEPS;
+// Tiles of 256 rows a cluster, in WIDES columns of WIDE and NARROWS of NARROW, so that CLUSTERS end together; narrow ones come last.
+constexpr int CLUSTERS = 66;                        // of an H100 or H200
 constexpr int DOWN = (M + 255) / 256;
 constexpr int wides(int narrows) { return N > narrows * NARROW ? (N - narrows * NARROW + WIDE - 1) / WIDE : 0; }
-constexpr int rounds(int columns) { return (DOWN * columns + 65) / 66; }
+constexpr int rounds(int columns) { return (DOWN * columns + CLUSTERS - 1) / CLUSTERS; }
 constexpr int cost(int narrows) {                                       // narrow tiles are a tenth slower than their width
     return rounds(wides(narrows)) * WIDE * 10 + (rounds(wides(narrows) + narrows) - rounds(wides(narrows))) * NARROW * 11;
 }
@@ -374,6 +449,9 @@ constexpr int best_narrows() {
     return best;
 }
 constexpr int NARROWS = best_narrows(), WIDES = wides(NARROWS), TILES = DOWN * (WIDES + NARROWS);
+// Tensor cores cut off the bits of products that are below the sum's last ones. So the sum of FOLD steps of halves is added to a rounded one.
+// Few steps where a library rounds less: it divides long sums of small matrices.
+constexpr int FOLD = EXACT || TILES < CLUSTERS ? 1 : HALF_STEPS, FOLDS = HALF_STEPS / FOLD;
 struct Tile { int row, column; bool wide; };
 __device__ __forceinline__ Tile tile_at(int index) {
     if (index >= DOWN * WIDES) {
@@ -383,15 +461,15 @@ __device__ __forceinline__ Tile tile_at(int index) {
     const int band = index / (BAND * WIDES + !WIDES), height = min(BAND, DOWN - band * BAND), inside = index - band * BAND * WIDES;
     return {(band * BAND + inside % height) * 256, inside / height * WIDE, true};
 }
-// The 128 bytes of a's and b's rows that a span's step multiplies: corrections first, high * rest and then rest * high.
+// The 128 bytes of a's and b's rows that a span's step multiplies: of bytes, high * rest and then rest * high, before the halves; of halves alone,
+// the three products of the same numbers.
 __device__ __forceinline__ int left_piece(int step) {
-    if (EXACT) return step % (2 * HALF_STEPS);
+    if (EXACT) return step / 3 + (step % 3 == 0 ? HALF_STEPS : 0);
     return step < CORRECTIONS ? HALF_STEPS + step : step - CORRECTIONS;
 }
 __device__ __forceinline__ int right_piece(int step) {
-    if (step >= CORRECTIONS) return step - CORRECTIONS;
-    if (EXACT) return step ^ HALF_STEPS;
-    return HALF_STEPS + (step ^ HALF_STEPS / 2);
+    if (EXACT) return step / 3 + (step % 3 == 1 ? HALF_STEPS : 0);
+    return step < CORRECTIONS ? HALF_STEPS + (step ^ HALF_STEPS / 2) : step - CORRECTIONS;
 }
 
 // Where a warpgroup stands in the ring of stages. Addresses in shared memory.
@@ -436,29 +514,37 @@ template <int WIDTH> __device__ __forceinline__ void multiply_tile(Place& at, co
         if (thread < WIDTH / 2) async_copy(ours + thread, scales + SPANS * ROWS + span * COLUMNS + column0 + 2 * thread);
         else if (thread < WIDTH / 2 + 32) async_copy(ours + thread, scales + span * ROWS + row0 + 2 * (thread - WIDTH / 2));
         unsigned part[WIDTH / 2];
-#pragma unroll 1
-        for (int i = 0; i < CORRECTIONS; ++i) {
-            step<WIDTH, !EXACT>(part, at, i == 0, i == 0);
-            if (early && i == SKEW - 1) other_may_start(), early = false;
-        }
         if (!EXACT) {
+#pragma unroll 1
+            for (int i = 0; i < CORRECTIONS; ++i) {
+                step<WIDTH, true>(part, at, i == 0, i == 0);
+                if (early && i == SKEW - 1) other_may_start(), early = false;
+            }
             finish<WIDTH>(part, at);
 #pragma unroll
             for (int i = 0; i < WIDTH / 2; ++i) part[i] = __float_as_uint(__int2float_rn(part[i]));
         }
 #pragma unroll 1
-        for (int i = 0; i < HALF_STEPS; ++i) step<WIDTH, false>(part, at, false, !EXACT && i == 0);
-        async_wait();
-        warpgroup_sync(2 + group);
-        finish<WIDTH>(part, at);
-        const float* rows = (const float*)(ours + WIDTH / 2) + thread / 32 * 16 + lane / 4;
-        const float upper = rows[0], lower = rows[8];
+        for (int fold = 0; fold < FOLDS; ++fold) {
+#pragma unroll 1
+            for (int i = 0; i < (EXACT ? 3 : 1) * FOLD; ++i) {
+                step<WIDTH, false>(part, at, (EXACT || (FOLDS > 1 && fold > 0)) && i == 0, i == 0);
+                if (EXACT && early && i == SKEW - 1) other_may_start(), early = false;
+            }
+            if (FOLDS == 1 || fold == 0) {
+                async_wait();
+                warpgroup_sync(2 + group);
+            }
+            finish<WIDTH>(part, at);
+            const float* rows = (const float*)(ours + WIDTH / 2) + thread / 32 * 16 + lane / 4;
+            const float upper = rows[0], lower = rows[8];
 #pragma unroll
-        for (int i = 0; i < WIDTH / 2; i += 4) {
-            const float2 c = ours[i + lane % 4];
-            const float w[4] = {upper * c.x, upper * c.y, lower * c.x, lower * c.y};
+            for (int i = 0; i < WIDTH / 2; i += 4) {
+                const float2 c = ours[i + lane % 4];
 #pragma unroll
-            for (int j = 0; j < 4; ++j) sum[i + j] = fmaf(__uint_as_float(part[i + j]), w[j], sum[i + j]);
+                for (int j = 0; j < 4; ++j)                             // the product of two small scales would lose bits
+                    sum[i + j] = fmaf(__uint_as_float(part[i + j]) * (j < 2 ? upper : lower), j % 2 ? c.y : c.x, sum[i + j]);
+            }
         }
     }
     const int row = row0 + thread / 32 * 16 + lane / 4;

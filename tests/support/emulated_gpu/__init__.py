@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -28,14 +28,23 @@ _DYNAMIC = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];
 _ASM = re.compile(r"\basm(?: volatile)?\s*\(")
 _STRING = re.compile(r'\s*"((?:[^"\\]|\\.)*)"')
 
+Inputs = tuple[object, ...]
+
 
 class EmulatedKernel:
     """A kernel that is compiled for one workload on a device of ``units`` multiprocessors, with fresh inputs."""
 
     def __init__(
-        self, problem: Problem, workload: Workload, code: str, tunables: Mapping[str, int], units: int, folder: Path
+        self,
+        problem: Problem,
+        workload: Workload,
+        code: str,
+        tunables: Mapping[str, int],
+        units: int,
+        folder: Path,
+        perturb: Callable[[Inputs], Inputs] = lambda inputs: inputs,
     ) -> None:
-        """``folder``: an empty one, for its files."""
+        """``folder``: an empty one, for its files. ``perturb``: changes the inputs."""
         reference = Reference(problem, workload)
         signature = reference.signature()
         chosen = {**default_values(parse_tunables(code, Dialect.CUDA)), **tunables}
@@ -48,7 +57,7 @@ class EmulatedKernel:
         defines = [f"-D{name}={value}" for name, value in chosen.items()]
         command = ["g++", "-O1", "-std=c++17", "-march=native", "-w", "-fmax-errors=5", f"-I{_HERE}", "-I.", *defines]
         subprocess.run([*command, "-include", "emulator.h", "-o", "kernel", "kernel.cpp"], cwd=folder, check=True)
-        model, inputs = reference.model(1), reference.inputs(2)
+        model, inputs = reference.model(1), perturb(reference.inputs(2))
         given = [tensor.contiguous() for tensor in reference.arguments(model, inputs)]
         read = [one.name for one in signature.operands if one.role is not Role.OUTPUT]
         for name, tensor in zip(read, given, strict=True):
