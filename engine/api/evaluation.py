@@ -68,6 +68,10 @@ class Variant:
     trial: KernelTrial
 
 
+Tell = Callable[[Variant, Sequence[Mapping[str, int]]], None]
+"""Receives a variant with its verdict, and the tunables of all variants of its kernel."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """The verdicts of one kernel."""
@@ -172,10 +176,13 @@ def _default_device(kernel: KernelCode) -> str | None:
     return {Dialect.CPP: "cpu", Dialect.CUDA: "cuda:0", Dialect.TRITON: "cuda:0"}.get(kernel.dialect)
 
 
-async def evaluate_here(wanted: EvaluationRequest, say: Say) -> Evaluation:
-    """Evaluate one kernel in the running event loop. Cancelling it ends the trial. Raises EspalierError."""
+async def evaluate_here(wanted: EvaluationRequest, say: Say, tell: Tell = lambda found, of: None) -> Evaluation:
+    """Evaluate one kernel in the running event loop. Cancelling it ends the trial. Raises EspalierError.
+
+    ``tell`` receives each of several variants once it has its verdict, and the tunables of all.
+    """
     async with bench_for(wanted, say) as bench:
-        return await evaluate_on(bench, wanted)
+        return await evaluate_on(bench, wanted, tell)
 
 
 def bench_for(wanted: EvaluationRequest, say: Say) -> AbstractAsyncContextManager[Workbench]:
@@ -190,13 +197,16 @@ def build_ahead(bench: Workbench, requests: Iterable[EvaluationRequest]) -> None
             bench.bench.build_ahead([kernel_spec(wanted.seed.kernel, chosen) for chosen in _tunable_choices(wanted, bench)])
 
 
-async def evaluate_on(bench: Workbench, wanted: EvaluationRequest) -> Evaluation:
+async def evaluate_on(bench: Workbench, wanted: EvaluationRequest, tell: Tell = lambda found, of: None) -> Evaluation:
     """Evaluate one kernel on a bench that may serve several, with one preparation. Raises EspalierError."""
     build_ahead(bench, [wanted])
     tried: list[Variant] = []
-    for chosen in _tunable_choices(wanted, bench):
+    every = _tunable_choices(wanted, bench)
+    for chosen in every:
         trial = await bench.attempt(kernel_spec(wanted.seed.kernel, chosen))
         tried.append(Variant(chosen, _verdict(wanted, bench, trial), trial))
+        if len(every) > 1:
+            tell(tried[-1], every)
     best = min(tried, key=lambda one: _rank(one.verdict))
     if regimes.wants_sustained(wanted.regime, bench.device.kind):
         both = await bench.sustain(kernel_spec(wanted.seed.kernel, best.tunables), best.trial)
@@ -211,7 +221,7 @@ async def evaluate_on(bench: Workbench, wanted: EvaluationRequest) -> Evaluation
     return Evaluation(best, bench.preparation, tuple(tried) if wanted.variants > 1 else (), against, trouble)
 
 
-def _tunable_choices(wanted: EvaluationRequest, bench: Workbench) -> Iterable[dict[str, int]]:
+def _tunable_choices(wanted: EvaluationRequest, bench: Workbench) -> Sequence[dict[str, int]]:
     if wanted.variants == 1:
         return [dict(wanted.seed.tunables)]
     kernel = wanted.seed.kernel

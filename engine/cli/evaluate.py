@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 import click
 
-from engine.api.evaluation import Evaluation, EvaluationRequest, bench_for, build_ahead, evaluate_here, evaluate_on, request
+from engine.api.evaluation import (
+    Evaluation,
+    EvaluationRequest,
+    Variant,
+    bench_for,
+    build_ahead,
+    evaluate_here,
+    evaluate_on,
+    request,
+)
 from engine.cli import options as o
 from engine.cli.drive import ProgressPrinter, drive
 from engine.cli.exit_codes import DONE, DOUBTED, FAILED, end
@@ -69,7 +79,7 @@ def evaluate(problem: str, kernels: tuple[Path, ...], as_json: bool, **given: An
         end(_evaluate_each(problem, kernels, given, as_json=as_json))
         return
     wanted = _request(problem, kernels[0], given)
-    evaluation = drive(lambda printer: evaluate_here(wanted, printer.show))
+    evaluation = drive(lambda printer: evaluate_here(wanted, printer.show, _nothing if as_json else partial(_tell, printer)))
     if as_json:
         show_json(_json_object(evaluation))
     else:
@@ -77,6 +87,17 @@ def evaluate(problem: str, kernels: tuple[Path, ...], as_json: bool, **given: An
         if not quiet():
             show([f"next: {_next_step(problem, wanted, evaluation)}"])
     end(_exit_status(evaluation))
+
+
+def _nothing(found: Variant, of: Sequence[Mapping[str, int]]) -> None:
+    """With ``--json`` variants are in the object."""
+
+
+def _tell(printer: ProgressPrinter, found: Variant, of: Sequence[Mapping[str, int]]) -> None:
+    """Print a variant when it has its verdict: an interrupted command keeps what it has found."""
+    printer.clear()
+    width = max(len(tunables(one)) for one in of)
+    show(table(v.variant_rows([(tunables(found.tunables).ljust(width), found.verdict)])))
 
 
 def _exit_status(evaluation: Evaluation) -> int:
@@ -211,8 +232,7 @@ def _lines(found: Evaluation) -> list[Line]:
     best = found.best
     lines = v.lines(best.verdict, best.trial.verification, best.trial.timed, found.preparation)
     if len(found.variants) > 1:
-        rows = v.variant_rows([(tunables(one.tunables), one.verdict) for one in found.variants])
-        lines = [*table(rows), line(), *lines]
+        lines = [line(), *lines]
     if found.against is not None:
         lines += head_to_head_lines(best.verdict, found.against)
     if found.trouble:

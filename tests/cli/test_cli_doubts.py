@@ -369,6 +369,26 @@ def test_all_kernels_are_built_ahead_in_their_order(
     assert sorted(step for _, step in bench.ahead) == [1, 2, 4]
 
 
+def test_variants_are_printed_as_they_get_their_verdicts(espalier: Call, monkeypatch: pytest.MonkeyPatch, kernel: Path) -> None:
+    """A command that ends before the last of them has shown the others."""
+
+    class Dying(GivenBench):
+        async def attempt(self, kernel: object) -> KernelTrial:
+            if len(self._finals) == 1:
+                raise EspalierError("the judge's process ended")
+            return await super().attempt(kernel)
+
+    finals = [FINALS["measured"][0], FINALS["not_corroborated"][0], None]
+    given(monkeypatch, evaluating, Dying(finals))
+    result = espalier("eval", "softmax", kernel, "--device", "cpu", "--all-variants")
+    assert [line.split()[1:3] for line in result.out.splitlines()] == [["measured", "1.50"], ["not", "corroborated"]]
+    given(monkeypatch, evaluating, GivenBench([FINALS["measured"][0]] * 3))
+    result = espalier("eval", "softmax", kernel, "--device", "cpu", "--all-variants")
+    rows = [line for line in result.out.splitlines() if line.startswith("STEP=")]
+    assert len(rows) == 3, "each once, and the verdict of the best below"
+    assert len({line.index("measured") for line in rows}) == 1
+
+
 def test_a_trial_that_cannot_be_finished_does_not_stop_the_others(
     espalier: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kernel: Path
 ) -> None:
