@@ -27,6 +27,7 @@ from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
 from engine.problem.source_module import source_module
 from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel
+from engine.trial.runner import lent_weights
 from engine.trial.runner.calls import LentOperands, OutputError, Send, Timed, checked_output, rotated
 from engine.trial.shared.argument_codec import Classes, decode_call, decode_value
 from engine.trial.shared.layout import POISONS
@@ -103,26 +104,6 @@ def may_start_threads(source: str) -> bool:
     return False
 
 
-def _take(model: nn.Module, lent: LentOperands, *roles: Role) -> None:
-    """Copy lent operands of these roles into the model's tensors of the same name and shape."""
-    own = {name.replace(".", "_"): tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
-    with torch.no_grad():
-        for operand in lent.operands(0, *roles):
-            tensor = own.get(operand.name)
-            if tensor is not None and tuple(tensor.shape) == operand.shape:
-                tensor.copy_(lent.inputs.tensor(operand))
-
-
-def _unmatched(model: object, lent: LentOperands) -> tuple[str, ...]:
-    """The lent parameters and buffers that the model has no tensor of the same name and shape for."""
-    if not isinstance(model, nn.Module):
-        return ()
-    named = (*model.named_parameters(), *model.named_buffers())
-    own = {(name.replace(".", "_"), tuple(tensor.shape)) for name, tensor in named}
-    held = lent.operands(0, Role.PARAMETER, Role.BUFFER)
-    return tuple(operand.name for operand in held if (operand.name, operand.shape) not in own)
-
-
 def defined_classes(load: LoadKernel) -> Classes:
     """The classes of objects among a module's arguments: the reference's own, from the part of its text that defines them.
 
@@ -147,7 +128,7 @@ def load_baseline(load: LoadKernel, lent: LentOperands) -> tuple[Forward, Classe
     with varied_constants(load.init_seed, load.varied_constants, reference.device) as finish:
         model = reference.model(load.init_seed, sample=True)
         finish(model)
-    _take(model, lent, Role.PARAMETER, Role.BUFFER)
+    lent_weights.take(model, lent, *lent_weights.WEIGHTS)
     classes = {name: vars(reference.module)[name] for name in (load.scalars[3] if load.scalars else ())}
     if load.baseline == "eager_tf32":
         torch.backends.cuda.matmul.allow_tf32 = True
@@ -200,8 +181,6 @@ class ModuleLauncher:
     ) -> None:  # fmt: skip
         """``classes``: of objects among the arguments."""
         self._classes = classes or {}
-        self.unmatched = _unmatched(model, lent) if load.contract == "module" else ()
-        """Lent parameters and buffers that the module cannot take."""
         self._model = model
         self._lent = lent
         self._timed = timed
@@ -209,11 +188,18 @@ class ModuleLauncher:
         self._arguments = load.scalars[2] if load.scalars else [["tensor"]] * len(lent.operands(0, Role.INPUT))
         self._takes_inputs_only = all(mark == ["tensor"] for mark in self._arguments)
         self._is_kernel = load.contract == "module"
-        self._takes_weights = self._is_kernel and isinstance(model, nn.Module)
-        """Whether lent parameters are yet to replace the module's own of the same name: the judge draws them while it loads."""
+        module = model if isinstance(model, nn.Module) else None
+        weighted = module if self._is_kernel else None
+        self.unmatched = lent_weights.unmatched(weighted, lent) if weighted is not None else ()
+        """Lent parameters and buffers that the module cannot take."""
+        self.different = lent_weights.different(weighted, lent) if weighted is not None and load.own_weights else ()
+        """Those of which a module that keeps its own has other values, once the judge has drawn them."""
+        self._takes_weights = weighted if not load.own_weights else None
+        """The module whose own parameters are yet to be replaced by lent ones: the judge draws these while it loads."""
         self._delivers = load.contract != "baseline"
         self._copies_outputs = load.copies_outputs
-        self._stateful = model if load.stateful and isinstance(model, nn.Module) else None
+        stateful = module if load.stateful else None
+        self._reset = lent_weights.resetting(stateful, lent, own=load.own_weights) if stateful is not None else None
         self._inputs = [lent.tensors(slot, Role.INPUT) for slot in range(len(lent.slots))]
         self._returned: deque[_Returned] = deque()
         self._made: list[Any] = []
@@ -233,11 +219,11 @@ class ModuleLauncher:
         rows = self._rows(slots)
         self._held = (self._held or self._made) if order.holding else []
         self._made = []
-        if self._takes_weights and isinstance(model, nn.Module):
-            self._takes_weights = False
-            _take(model, self._lent, Role.PARAMETER, Role.BUFFER)
-        if self._stateful is not None:
-            _take(self._stateful, self._lent, Role.BUFFER)
+        if self._takes_weights is not None:
+            lent_weights.take(self._takes_weights, self._lent, *lent_weights.WEIGHTS)
+            self._takes_weights = None
+        if self._reset is not None:
+            self._reset()
         # Those of the last calls of a burst, one for each slot: its caller may look at all of them.
         kept: deque[_Returned] = deque(maxlen=len(self._inputs))
         self._returned = kept
