@@ -26,6 +26,7 @@ from engine.problem.large_draws import drawn_on
 from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
 from engine.problem.source_module import source_module
+from engine.problem.values import storage
 from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel
 from engine.trial.runner import lent_weights
 from engine.trial.runner.calls import LentOperands, OutputError, Send, Timed, checked_output, rotated
@@ -51,7 +52,7 @@ def construct_module(load: LoadKernel) -> nn.Module:
     """The candidate's ``ModelNew`` as its constructor leaves it. Raises OutputError, and whatever the candidate raises."""
     module = _loaded.get(load.source) or _executed(load)
     factory = module.__dict__.get("ModelNew")
-    if not isinstance(factory, type):
+    if not callable(factory):
         raise OutputError("the module defines no class ModelNew")
     args, kwargs = (decode_value(part) for part in load.scalars[:2])
     device = torch.device(load.device)
@@ -302,10 +303,10 @@ class ModuleLauncher:
 
         Inputs, parameters and buffers do not count. The judge checks by itself that held outputs keep their values.
         """
-        places = {_address(tensor) for tensor in self._held if _has_memory(tensor)} - {
-            _address(tensor) for tensor in self._persistent_tensors(slot)
+        places = {storage(tensor) for tensor in self._held if _has_memory(tensor)} - {
+            storage(tensor) for tensor in self._persistent_tensors(slot)
         }
-        return any(_address(tensor) in places for tensor in values if _has_memory(tensor))
+        return any(storage(tensor) in places for tensor in values if _has_memory(tensor))
 
     def _persistent_tensors(self, slot: int) -> Iterator[torch.Tensor]:
         """Tensors that keep their memory across calls."""
@@ -318,10 +319,6 @@ class ModuleLauncher:
 def _has_memory(value: Any) -> bool:
     """Whether ``value`` has memory: empty tensors and numbers have none."""
     return isinstance(value, torch.Tensor) and value.numel() > 0
-
-
-def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
 
 
 def dense(value: Any) -> Any:
