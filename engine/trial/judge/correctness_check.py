@@ -134,7 +134,7 @@ def _seed_notes(reference: Reference) -> tuple[str, ...]:
 
 
 def _parameter_notes(reference: Reference) -> tuple[str, ...]:
-    """Those of one number vary in judged models, and tables that are not trained are meant to be what they are."""
+    """Those of one number vary in judged models, and buffers are mostly tables that are meant to be what they are."""
     one, other = (_first_elements(reference, fresh_seed()) for _ in range(2))
     fixed = [name for name, values in one.items() if name in other and equal_values(values, other[name])]
     if not fixed:
@@ -143,14 +143,10 @@ def _parameter_notes(reference: Reference) -> tuple[str, ...]:
 
 
 def _first_elements(reference: Reference, seed: int) -> dict[str, torch.Tensor]:
-    """The first elements of each trainable parameter of a judged model."""
+    """The first elements of each parameter of a judged model."""
     model = reference.judged_model(seed, sample=True)
-    trained = [
-        (name, tensor.detach())
-        for name, tensor in model.named_parameters()
-        if tensor.requires_grad and not nn.parameter.is_lazy(tensor)
-    ]
-    return {name: tensor.reshape(-1)[:_COMPARED].cpu() for name, tensor in trained}
+    made = [(name, tensor.detach()) for name, tensor in model.named_parameters() if not nn.parameter.is_lazy(tensor)]
+    return {name: tensor.reshape(-1)[:_COMPARED].cpu() for name, tensor in made}
 
 
 _COMPARED = 1024
