@@ -100,13 +100,13 @@ class ModuleWeights:
                         continue
                     found = _call(bed, runner)
                     if isinstance(found, CheckTally):
-                        self._decisions[candidate.source] = _decided(runner, first, own=own, varied=varied)
+                        self._decisions[candidate.source] = _decided(bed, runner, first, own=own, varied=varied)
                         return found
                     first = first or found
         finally:
             self._tried = None
         assert first is not None
-        raise _wrong_on_own(first, runner.different)
+        raise _wrong_on_own(first, _some(bed, runner.different))
 
 
 def has_weights(signature: Signature) -> bool:
@@ -127,28 +127,29 @@ def _call(bed: TestBed, runner: RunnerClient) -> CheckTally | TrialFailed:
     return tally
 
 
-def _decided(runner: RunnerClient, first: TrialFailed | None, *, own: bool, varied: bool) -> _Decision:
+def _decided(bed: TestBed, runner: RunnerClient, first: TrialFailed | None, *, own: bool, varied: bool) -> _Decision:
     """The decision on a module that is right like this. Raises TrialFailed if it has left out constants that it takes."""
-    names = _some(runner.different)
+    names = _some(bed, runner.different)
     kept = f"judged with its constructor's own {names}: wrong with the reference's, as load_state_dict sets them" if own else ""
     if varied or first is None:
         return _Decision(own=kept)
     if not runner.unmatched:
         reason = f"{first.failure.reason}, with constant parameters varied; right with the constructor's own: left out?"
         raise TrialFailed(FailureKind.MISMATCH, reason, first.log, first.failure.mismatches)
-    constants = f"constant parameters were not varied: the module does not take {_some(runner.unmatched)}"
+    constants = f"constant parameters were not varied: the module does not take {_some(bed, runner.unmatched)}"
     return _Decision(constants, kept)
 
 
-def _wrong_on_own(first: TrialFailed, different: Sequence[str]) -> TrialFailed:
+def _wrong_on_own(first: TrialFailed, different: str) -> TrialFailed:
     """The failure of a module that is right on no weights: the first one, with which ones its constructor makes different."""
     if different:
-        also = f"; its constructor makes other {_some(different)} than the reference's, and it is wrong with these too"
+        also = f"; its constructor makes other {different} than the reference's, and it is wrong with these too"
         first.failure = replace(first.failure, reason=first.failure.reason + also)
     return first
 
 
-def _some(names: Sequence[str]) -> str:
-    """The first of these names."""
+def _some(bed: TestBed, claimed: Sequence[str]) -> str:
+    """The first of the operands that a runner names; nothing else that it may say."""
+    names = [operand.name for operand in bed.signature.operands if operand.name in claimed]
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(name[:40] for name in names[:_MOST_NAMES]) + more
