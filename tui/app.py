@@ -33,7 +33,7 @@ from tui.screens.home import HomeScreen, OpenMode
 from tui.screens.loading import load_session_screens
 from tui.stale_clicks import guard_stale_clicks
 from tui.strips import lighten_strips
-from tui.terminal import SHUTDOWN_SECONDS, TerminalLost, exit_within
+from tui.terminal import TerminalLost
 from tui.terminal_app import TerminalApp
 from tui.timers import guard_timers
 from tui.tiny_terminals import guard_tiny_terminals
@@ -311,7 +311,7 @@ class EspalierApp(TerminalApp):
         await bridge.close()
 
     def _on_terminate_signal(self) -> None:
-        exit_within(SHUTDOWN_SECONDS)
+        self.end_soon()
         self.call_later(self._leave)
 
     @on(TerminalLost)

@@ -35,7 +35,7 @@ from tui.notices import Notices
 from tui.plain_output import PlainOutput
 from tui.preferences import PREFERENCES, Preferences, read_preferences, write_preferences
 from tui.removals import is_going, while_shown
-from tui.terminal import TerminalDriver, has_colours, has_job_control
+from tui.terminal import SHUTDOWN_SECONDS, TerminalDriver, exit_within, has_colours, has_job_control
 
 _MOST_TOASTS = 3
 _ANIMATIONS = "TEXTUAL_ANIMATIONS"
@@ -72,6 +72,8 @@ class TerminalApp(App[None]):
         self._plain_output = PlainOutput()
         self._is_lent = False
         """Whether another program has the terminal."""
+        self._is_program = False
+        """Whether the process ends with the app."""
         self._interrupts_before: Any = None
         self._asking: WeakSet[Worker[Any]] = WeakSet()
         """Workers that have shown a dialog."""
@@ -127,6 +129,21 @@ class TerminalApp(App[None]):
         usual = super().get_driver_class()
         return TerminalDriver if issubclass(TerminalDriver, usual) else usual
 
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        """Run the app as the program, which ends with it."""
+        self._is_program = True
+        super().run(*args, **kwargs)
+
+    def end_soon(self) -> None:
+        """End within seconds, whatever is waited for.
+
+        Further interrupts change nothing: Python's own handler, or asyncio's, would end the program with status 130 or a
+        traceback while it cleans up.
+        """
+        exit_within(SHUTDOWN_SECONDS)
+        if self._is_program:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     def watch_interrupts(self, act: Callable[[], None]) -> None:
         """Call ``act`` in the event loop on each SIGINT. Raises ValueError outside the main thread.
 
@@ -156,8 +173,14 @@ class TerminalApp(App[None]):
 
     def on_unmount(self) -> None:
         if self._interrupts_before is not None:
-            signal.signal(signal.SIGINT, self._interrupts_before)
+            self._stop_watching_interrupts()
         self.notices.restore_title()
+
+    def _stop_watching_interrupts(self) -> None:
+        if not self._is_program:
+            signal.signal(signal.SIGINT, self._interrupts_before)
+        elif signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, lambda number, frame: self.end_soon())
 
     async def push_screen_wait(self, screen: Screen[Any] | str, *, mode: str | None = None) -> Any:
         """Show a screen and wait for its answer, in a worker. ``None`` at once where another screen covers the worker's own.

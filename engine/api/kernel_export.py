@@ -98,4 +98,5 @@ def _remarks(state: SessionState, folder: Path, kernel: Kernel) -> tuple[str, ..
             f"centred error {proof.rel_fro:.2g} of {proof.rel_fro_limit:.2g} allowed "
             f"in {counted(proof.trials, 'call')}; other shapes: {proof.holdouts}."
         )
+        remarks += [f"Caveat: {caveat}." for caveat in proof.caveats]
     return tuple(remarks)

@@ -1,7 +1,8 @@
 """A measured kernel as a standalone file: an importable module with an operator, a test and a benchmark.
 
-Joins the reference's model, the kernel's code and header as text, and two templates: ``kernel_module`` compiles and calls the
-kernel, ``module_check`` tests and times it. Values in, text out; compiles and runs nothing.
+Joins the reference's model, the kernel's code and header as text, and three templates: ``nested_arguments`` finds the tensors
+in arguments, ``kernel_module`` compiles and calls the kernel, ``module_check`` tests and times it. Values in, text out;
+compiles and runs nothing.
 """
 
 from __future__ import annotations
@@ -90,9 +91,14 @@ def module(given: Exported) -> str:
     name, signature = _operator_name(given), schema(given.signature.operands)
     values = _constants(given, tree) | _policy(given) | {"OPERATOR_NAME": repr(name), "SCHEMA": repr(signature)}
     values["REFERENCES"] = _references(given, own=False)
-    text = keep_apart(f"{template('kernel_module')}\n\n{template('module_check')}", set(reference.bound_names(tree)))
+    text = keep_apart(_templates("kernel_module"), set(reference.bound_names(tree)))
     shown = _comment(f"    torch.ops.{name.replace('::', '.')}{signature}")
     return f"{head}{usage}{shown}{_NOTE}\n{ast.unparse(tree)}\n\n\n{fill(text, values)}"
+
+
+def _templates(*more: str) -> str:
+    """The templates of every module, with ``more`` in between."""
+    return "\n\n".join(map(template, ("nested_arguments", *more, "module_check")))
 
 
 def _check_names(given: Exported) -> None:
@@ -128,7 +134,7 @@ def _python(given: Exported, usage: str) -> str:
     code = _with_tunables(given.kernel.text, given.tunables).rstrip()
     taken = set(reference.bound_names(reference.parse(code, given.kernel.name)))
     values = {"REFERENCES": _references(given, own=True), "DEVICE": repr(given.device.kind)}
-    text = keep_apart(_NO_OPERATOR + template("module_check"), taken)
+    text = keep_apart(_NO_OPERATOR + _templates(), taken)
     return f"{code}\n\n\n{usage}\n{fill(text, values | _policy(given))}"
 
 

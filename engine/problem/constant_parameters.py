@@ -31,7 +31,7 @@ def _constant_of(tensor: Tensor | None) -> float | None:
 
     Of a weight that copies its input it is 0, as most elements are.
     """
-    if tensor is None or not tensor.is_floating_point() or tensor.numel() == 0 or tensor.is_meta or _is_special(tensor):
+    if tensor is None or _is_special(tensor) or not tensor.is_floating_point() or tensor.numel() == 0 or tensor.is_meta:
         return None
     values = tensor.detach()
     first = float(values.reshape(-1)[0])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.domain.errors import ProblemError
-from engine.problem.values import equal_values, map_arguments
+from engine.problem.values import equal_values, map_arguments, repeats_elements
 
 Arguments = tuple[object, ...]
 Call = Callable[[Arguments], Sequence[Tensor]]
@@ -32,7 +32,9 @@ class ModelState:
                 else:
                     self._places.append((place, dict(place)))
                     held = list(place.values())
-                self._values += [(t.detach(), t.detach().clone()) for t in held if isinstance(t, Tensor)]
+                self._values += [
+                    (t.detach(), t.detach().clone()) for t in held if isinstance(t, Tensor) and not repeats_elements(t)
+                ]
 
     def changed(self) -> bool:
         """Whether a tensor was replaced, added, removed, or holds other values than before."""

@@ -90,6 +90,11 @@ def is_dense(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_nested
 
 
+def repeats_elements(tensor: Tensor) -> bool:
+    """Whether elements share memory, as after ``expand``: torch writes nothing into such a tensor."""
+    return is_dense(tensor) and any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
 def kind_without_strides(tensor: Tensor) -> str:
     """What a tensor that is not dense is; empty if it is dense."""
     if is_dense(tensor):

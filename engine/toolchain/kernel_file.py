@@ -20,7 +20,7 @@ SUFFIXES = {dialect.suffix: dialect for dialect in Dialect} | {".cc": Dialect.CP
 
 _LAUNCH = re.compile(r"\blaunch\s*\(")
 _LAUNCH_DECLARED = re.compile(r"\bvoid\s+launch\s*\(")
-_MODEL = re.compile(r"^(?:class[ \t]+ModelNew\b|ModelNew[ \t]*=[^=])", re.MULTILINE)
+_MODEL = re.compile(r"^(?:(?:class|def)[ \t]+ModelNew\b|ModelNew[ \t]*=[^=])", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,8 @@ class LoadKernel(Message, frozen=True):
     init_seed: int = 0
     varied_constants: tuple[tuple[float, int], ...] = ()
     """Numbers, and counts of elements, of the constant parameters and buffers that vary in modules and baselines."""
+    own_weights: bool = False
+    """A module keeps the parameters and buffers that its constructor makes, where lent ones would replace them."""
     copies_outputs: bool = False
     """A module's outputs are copied to lent memory: the judge cannot read them where they are."""
     gate: ArenaHandle | None = None
@@ -181,6 +183,8 @@ class RunnerReady(Message, frozen=True):
     seconds: float
     unmatched: tuple[str, ...] = ()
     """Lent parameters and buffers that a module has no tensor for: a claim."""
+    different: tuple[str, ...] = ()
+    """Those of which a module with ``own_weights`` has other values: a claim."""
 
 
 class RunKernel(Message, frozen=True):

@@ -120,10 +120,10 @@ class ModelNew(torch.nn.Module):
 class Modules:
     """A folder of exported modules with its own cache."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, reference: str = SHRINK) -> None:
         self.folder = folder
         self.cache = folder / "cache"
-        (folder / "shrink.py").write_text(SHRINK)
+        (folder / "shrink.py").write_text(reference)
         self.problem = catalog.find(str(folder / "shrink.py"))
         self.workload = self.problem.workloads[0]
         self.signature = Reference(self.problem, self.workload).signature()
@@ -334,6 +334,101 @@ def test_a_python_kernel_is_exported_with_its_test(modules: Modules) -> None:
     said = modules.run(path, "--test", "--seeds", 1)
     assert said.returncode == 0, said.stdout + said.stderr
     assert modules.run(modules.export("off", PYTHON.replace("0.5", "0.51"), ".py"), "--test", "--seeds", 1).returncode == 1
+
+
+OBJECTS = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Gain:
+    name: str
+    by: torch.Tensor
+    shifts: tuple[torch.Tensor, dict[str, torch.Tensor]]
+
+
+class Last(nn.Module):
+    def __init__(self, bias):
+        super().__init__()
+        self.bias = bias
+
+
+class Cache(nn.Module):
+    def __init__(self, rows):
+        super().__init__()
+        self.register_buffer("data", torch.randn(rows, 4, 32))
+        self.last = Last(nn.Parameter(torch.rand(32)))
+        self.seen = 3
+
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(width))
+
+    def forward(self, x, gain, cache, dtype):
+        cache.seen += 1
+        y = (x * self.weight + gain.shifts[0] + gain.shifts[1]["far"]) * gain.by + cache.data[:, cache.seen - 1]
+        return (y * cache.last.bias).to(dtype)
+
+
+def get_inputs():
+    gain = Gain("gain", torch.rand(32), (torch.rand(32), {"far": torch.rand(1)}))
+    return [torch.randn(16, 32), gain, Cache(16), torch.float32]
+
+
+def get_init_inputs():
+    return [32]
+"""
+IN_C = """#include "problem.h"
+extern "C" void launch(const x_t* x, const float* by, const float* near, const float* far, const float* data,
+                       const float* last_bias, const weight_t* weight, out_t* out, void*)
+{
+    for (long i = 0; i < X_NUMEL; ++i) {
+        const long c = i % 32, r = i / 32;
+        out[i] = ((x[i] * weight[c] + near[c] + far[0]) * by[c] + data[(r * 4 + 3) * 32 + c]) * last_bias[c];
+    }
+}
+"""
+
+
+@pytest.mark.parametrize("suffix", [".py", ".cpp"])
+def test_arguments_may_be_objects(tmp_path: Path, suffix: str) -> None:
+    modules = Modules(tmp_path, OBJECTS)
+    names = [operand.name for operand in modules.signature.operands]
+    kernel = OBJECTS.replace("class Model(", "class ModelNew(") if suffix == ".py" else IN_C
+    path = modules.export("objects", kernel, suffix)
+    said = modules.run(path, "--test", "--seeds", 2)
+    assert said.returncode == 0, (names, said.stdout + said.stderr)
+    said = modules.run(path, "--bench", "--seconds", 0.1)
+    assert said.returncode == 0, said.stdout + said.stderr
+    wrong = kernel.replace("cache.seen - 1]", "cache.seen - 2]").replace("* 4 + 3", "* 4 + 2")
+    assert modules.run(modules.export("wrong", wrong, suffix), "--test", "--seeds", 1).returncode == 1
+
+
+def test_a_kernel_may_change_arguments_that_the_reference_changes(tmp_path: Path) -> None:
+    adding = SHRINK.replace("        return torch.relu(", "        x += 1\n        return torch.relu(")
+    modules = Modules(tmp_path, adding)
+    kernel = adding.replace("class Model(", "class ModelNew(").replace("super(Model,", "super(ModelNew,")
+    path = modules.export("adding", kernel, ".py")
+    said = modules.run(path, "--test", "--seeds", 1)
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_a_module_that_keeps_its_own_weights_is_tested_with_them(tmp_path: Path) -> None:
+    modules = Modules(tmp_path)
+    folded = PYTHON.replace("torch.randn(width)", "torch.randn(width) * 2").replace("2 * x", "x")
+    said = modules.run(modules.export("folded", folded, ".py", {"EPSILON": 0}), "--test", "--seeds", 2)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert said.stdout.count("weights  its constructor's own") == 1
+    wrong = modules.run(modules.export("wrong", folded.replace("0.5", "0.6"), ".py"), "--test", "--seeds", 2)
+    assert wrong.returncode == 1
+    assert "its constructor's own" not in wrong.stdout
 
 
 def test_a_triton_plan_is_exported_with_its_launches(modules: Modules) -> None:

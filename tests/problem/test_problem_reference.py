@@ -329,6 +329,19 @@ def test_a_failed_call_leaves_the_model_state_unchanged(tmp_path: Path) -> None:
     assert dict(model.named_buffers())["n"].item() == 0
 
 
+def test_a_buffer_whose_elements_share_memory_is_left_as_it_is(tmp_path: Path) -> None:
+    text = (
+        "import torch\nclass Model(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.register_buffer('ones', torch.ones(1).expand(4))\n        self.register_buffer('n', torch.zeros(1))\n"
+        "    def forward(self, x):\n        self.n += 1\n        return x + self.ones + self.n\n"
+        "def get_inputs():\n    return [torch.rand(4)]\ndef get_init_inputs():\n    return []\n"
+    )
+    reference = made(tmp_path, text)
+    model, inputs = reference.model(0), reference.inputs(0)
+    one, other = (reference.call(model, inputs)[0] for _ in range(2))
+    assert torch.equal(one, other)
+
+
 def test_an_invalid_setting_names_the_workload(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match=r"derived.py.*workload full raised"):
         bench("derived", dim=-2).inputs(0)

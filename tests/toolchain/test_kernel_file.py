@@ -26,6 +26,7 @@ HOST = 'extern "C" void launch(const float* x) {}\n'
         ("k.cpp", HOST, (Dialect.CPP, Contract.HOST)),
         ("k.cc", HOST, (Dialect.CPP, Contract.HOST)),
         ("k.py", "import torch\nclass ModelNew(torch.nn.Module): ...\n", (Dialect.PYTHON, Contract.MODULE)),
+        ("k.py", "def ModelNew(width):\n    return None\n", (Dialect.PYTHON, Contract.MODULE)),
     ],
 )
 def test_suffix_and_content_decide_dialect_and_contract(name: str, text: str, expected: tuple[Dialect, Contract]) -> None:

@@ -362,6 +362,24 @@ def test_inputs_that_ignore_the_seed_are_told(tmp_path: Path, inputs: str, told:
     assert any(told in note for note in notes) if told else not any("every seed" in note for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("torch.rand(1024)", ""),
+        ("torch.ones(1024)", ""),  # varied
+        ("torch.linspace(1, 2, 1024)", "parameters that are the same for every seed: weight: a kernel may contain"),
+        ("torch.linspace(1, 2, 1024), requires_grad=False", "parameters that are the same for every seed: weight: a kernel"),
+    ],
+)
+def test_parameters_that_ignore_the_seed_are_told(tmp_path: Path, made: str, told: str) -> None:
+    constructor = f"    def __init__(self):\n        super().__init__()\n        self.weight = nn.Parameter({made})\n"
+    file = tmp_path / "reference.py"
+    file.write_text(MODEL.format("x * self.weight").replace("    def forward", f"{constructor}    def forward"))
+    reference = Reference(catalog.find(str(file)), Workload("full", {}))
+    notes = describe_check(reference, calibrate(reference, "class")).notes
+    assert any(told in note for note in notes) if told else not any("every seed" in note for note in notes)
+
+
 WITHOUT_FLOAT64 = """
 import torch
 from torch import nn

@@ -25,12 +25,27 @@ def send(number: signal.Signals, times: int = 1) -> Callable[[Window], None]:
     return act
 
 
+def send_until_gone(window: Window) -> None:
+    """SIGINT every few milliseconds, also while the interpreter ends."""
+    end = time.monotonic() + 10
+    while window.process.poll() is None and time.monotonic() < end:
+        window.process.send_signal(signal.SIGINT)
+        time.sleep(0.003)
+
+
+def quit_and_interrupt(window: Window) -> None:
+    window.type(b"q")
+    time.sleep(0.05)
+    send_until_gone(window)
+
+
 WAYS: list[tuple[str, bool, Callable[[Window], None]]] = [
     ("closed", True, Window.hang_up),
     ("silent", False, Window.hang_up),
     ("SIGHUP", True, send(signal.SIGHUP)),
     ("SIGTERM", True, send(signal.SIGTERM)),
     ("SIGINT, again and again", True, send(signal.SIGINT, 5)),
+    ("SIGINT until it has ended", True, send_until_gone),
 ]
 
 
@@ -48,6 +63,15 @@ def test_the_ui_ends_with_its_terminal(
     windows.append(window)
     window.sees(b"softmax")
     vanish(window)
+    window.gone()
+
+
+@pytest.mark.slow
+def test_an_interrupt_of_a_program_that_ends_changes_nothing(tmp_path: Path, windows: list[Window]) -> None:
+    window = Window(command(), tmp_path, controlling=True)
+    windows.append(window)
+    window.sees(b"softmax")
+    quit_and_interrupt(window)
     window.gone()
 
 

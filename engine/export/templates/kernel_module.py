@@ -13,13 +13,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
 import torch
+
+from engine.export.templates.nested_arguments import _tensors
 
 Model = torch.nn.Module
 
@@ -127,14 +128,6 @@ def _loaded(build: int) -> Any:
 
 
 _library = functools.cache(_loaded)
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return [tensor for inner in value for tensor in _tensors(inner)] if isinstance(value, (list, tuple)) else []
 
 
 def _mismatch(build: int, given: tuple[torch.Tensor, ...]) -> str:

@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.export.templates.kernel_module import DEVICE, OPERATOR, OPERATOR_NAME, POISON, ModelNew
+from engine.export.templates.nested_arguments import _map, _parts, _tensors
 
 REFERENCES: list[tuple[str, str | None]] = [("", None)]
 
@@ -30,7 +31,8 @@ def _reference(shape: int) -> dict[str, Any]:
     code = REFERENCES[shape][1]
     if code is None:
         return globals()
-    module = types.ModuleType("reference")
+    module = types.ModuleType(f"espalier_reference_{shape}")
+    sys.modules[module.__name__] = module
     exec(compile(code, "reference", "exec"), module.__dict__)
     return module.__dict__
 
@@ -42,14 +44,6 @@ def _flat(value: Any) -> list[torch.Tensor]:
     if isinstance(value, (list, tuple)):
         return [tensor for inner in value for tensor in _flat(inner)]
     return [] if value is None else [torch.as_tensor(value, device=DEVICE)]
-
-
-def _map(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, Mapping):
-        return {key: _map(function, inner) for key, inner in value.items()}
-    return type(value)(_map(function, inner) for inner in value) if isinstance(value, (list, tuple)) else value
 
 
 def _map_attributes(function: Callable[[torch.Tensor], torch.Tensor], model: Any) -> Any:
@@ -73,8 +67,11 @@ def _model(kind: Any, given: Any) -> Any:
     return kind(*items)
 
 
-def _case(shape: int, seed: int) -> tuple[Any, Any, list[Any]]:
-    """The reference's model for one of the shapes, the kernel's model with the same weights, and inputs."""
+def _case(shape: int, seed: int, own: bool = False) -> tuple[Any, Any, list[Any]]:
+    """The reference's model for one of the shapes, the kernel's model with the same weights, and inputs.
+
+    ``own``: the kernel's model keeps the weights that its constructor makes, from the same seed.
+    """
     found = _reference(shape)
     models = []
     for kind in (found["Model"], ModelNew):
@@ -82,7 +79,7 @@ def _case(shape: int, seed: int) -> tuple[Any, Any, list[Any]]:
         model = _model(kind, found["get_init_inputs"]()).to(DEVICE)
         models.append(_map_attributes(lambda tensor: tensor.to(DEVICE), model))
     theirs, mine = models
-    if theirs.state_dict().keys() == mine.state_dict().keys():
+    if not own and theirs.state_dict().keys() == mine.state_dict().keys():
         mine.load_state_dict(theirs.state_dict())
     torch.manual_seed(seed + 1)
     inputs = found["get_inputs"]()
@@ -163,19 +160,19 @@ def _changed(before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
     return any(not torch.equal(*(x.contiguous().reshape(-1).view(torch.uint8) for x in pair)) for pair in pairs)
 
 
-def _compare(shape: int, seed: int) -> tuple[bool, str]:
+def _compare(shape: int, seed: int, own: bool = False) -> tuple[bool, str]:
     """One comparison: whether it passed, and its errors as text."""
-    theirs, mine, inputs = _case(shape, seed)
+    theirs, mine, inputs = _case(shape, seed, own)
     exact, note = _expected(theirs, inputs)
     torch.manual_seed(seed + 2)
-    eager = _worst(_flat(copy.deepcopy(theirs)(*_map(torch.clone, inputs))), exact)
-    before = _flat(_map(torch.clone, inputs))
+    given, before = _map(torch.clone, inputs), _tensors(_map(torch.clone, inputs))
+    eager = _worst(_flat(copy.deepcopy(theirs)(*given)), exact)
     torch.manual_seed(seed + 2)
     errors = _worst(_flat(mine(*inputs)), exact)
     limits = LIMITS or [10 * max(own, 4 * torch.finfo(torch.float32).eps) for own in eager]
     passed = errors[0] <= limits[0] and errors[1] <= limits[1]
     words = f"error {errors[0]:.2g} (limit {limits[0]:.2g}), worst element {errors[1]:.2g} (limit {limits[1]:.2g})"
-    if _changed(before, _flat(inputs)):
+    if _changed(before, _tensors(inputs)) and not _changed(before, _tensors(given)):
         return False, "the kernel changed its inputs"
     return passed, f"{words}; eager {eager[0]:.2g}, {eager[1]:.2g}{note}"
 
@@ -193,12 +190,15 @@ def _check_operator(operator: Any, tensors: tuple[torch.Tensor, ...]) -> None:
 
 def _test(seeds: int) -> int:
     print(f"policy   {POLICY[0]}")
-    failed = 0
+    failed, own = 0, False
     for shape, (name, _) in enumerate(REFERENCES):
         if len(REFERENCES) > 1:
             print(f"shape    {name}")
         for seed in range(seeds):
-            passed, words = _compare(shape, seed)
+            passed, words = _compare(shape, seed, own)
+            if not passed and shape == seed == 0 and (again := _compare(0, 0, True))[0]:
+                (passed, words), own = again, True
+                print("weights  its constructor's own: with the reference's it is wrong")
             failed += not passed
             print(f"seed {seed:<4}{'ok   ' if passed else 'WRONG'}{words}", flush=True)
     tried = f"{seeds} seeds" if len(REFERENCES) == 1 else f"{len(REFERENCES)} shapes, {seeds} seeds each"
@@ -238,15 +238,24 @@ def _timed(call: Callable[[], Any], cold: torch.Tensor) -> float:
 def _bench_shape(shape: int, seconds: float, cold: torch.Tensor) -> tuple[dict[str, list[float]], list[float]]:
     """Times of pairs of calls in alternating order, and the sorted ratios of the pairs."""
     theirs, mine, inputs = _case(shape, 0)
-    contestants = [("eager", lambda: theirs(*inputs)), ("ModelNew", lambda: mine(*inputs))]
+    given, fresh = _map(torch.clone, inputs), any(_parts(value) for value in inputs)
+    copy.deepcopy(theirs)(*given)
+    fresh = fresh or _changed(_tensors(inputs), _tensors(given))
+
+    def call(model: Any) -> float:
+        """``fresh``: a call changes its arguments, or may: each gets its own."""
+        given = _map(torch.clone, inputs) if fresh else inputs
+        return _timed(lambda: model(*given), cold)
+
+    contestants = [("eager", theirs), ("ModelNew", mine)]
     times: dict[str, list[float]] = {name: [] for name, _ in contestants}
-    for _, call in contestants * 3:
-        _timed(call, cold)
+    for _, model in contestants * 3:
+        call(model)
     end = time.perf_counter() + seconds
     while len(times["eager"]) < 12 or (time.perf_counter() < end and len(times["eager"]) < 5000):
         contestants.reverse()
-        for name, call in contestants:
-            times[name].append(_timed(call, cold))
+        for name, model in contestants:
+            times[name].append(call(model))
     return times, sorted(one / other for one, other in zip(times["eager"], times["ModelNew"], strict=True))
 
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import nn
 
 from engine.domain.model import PrecisionClass, Role
 from engine.domain.preparation import CorrectnessCheck, TrivialModel
@@ -128,7 +129,31 @@ def _echo(case: Case, expected: Sequence[torch.Tensor], dtypes: Sequence[torch.d
 
 
 def _seed_notes(reference: Reference) -> tuple[str, ...]:
-    """A caveat where the problem's own inputs do not depend on the seed."""
+    """Caveats where the problem's own inputs or its model's parameters do not depend on the seed."""
+    return (*_input_notes(reference), *_parameter_notes(reference))
+
+
+def _parameter_notes(reference: Reference) -> tuple[str, ...]:
+    """Those of one number vary in judged models, and buffers are mostly tables that are meant to be what they are."""
+    one, other = (_first_elements(reference, fresh_seed()) for _ in range(2))
+    fixed = [name for name, values in one.items() if name in other and equal_values(values, other[name])]
+    if not fixed:
+        return ()
+    return (f"parameters that are the same for every seed: {', '.join(fixed)}: a kernel may contain what follows from them",)
+
+
+def _first_elements(reference: Reference, seed: int) -> dict[str, torch.Tensor]:
+    """The first elements of each parameter of a judged model."""
+    model = reference.judged_model(seed, sample=True)
+    made = [(name, tensor.detach()) for name, tensor in model.named_parameters() if not nn.parameter.is_lazy(tensor)]
+    return {name: tensor.reshape(-1)[:_COMPARED].cpu() for name, tensor in made}
+
+
+_COMPARED = 1024
+"""Elements of a parameter that differ between two seeds if it is random."""
+
+
+def _input_notes(reference: Reference) -> tuple[str, ...]:
     one, other = (list(tensors(list(reference.inputs(fresh_seed())))) for _ in range(2))
     same = [equal_values(a, b) for a, b in zip(one, other, strict=True)]
     if not same or not any(same):

@@ -26,7 +26,6 @@ from engine.domain.preparation import Peaks
 from engine.domain.regimes import Regime
 from engine.problem.reference import Reference
 from engine.trial.judge import conditions, devices, peaks_cache, roofline, stopping
-from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.contention import ContentionMonitor, OtherWork
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.host_client import Host
@@ -34,6 +33,7 @@ from engine.trial.judge.interleaving import HOT, CacheFlush, Contestants, PairSe
 from engine.trial.judge.judge_tools import JudgeTools
 from engine.trial.judge.measurement import by_workload, doubted_if_unlike
 from engine.trial.judge.memory_room import needs_of
+from engine.trial.judge.module_weights import ModuleWeights
 from engine.trial.judge.process_pairs import ProcessPairs
 from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.retrying import retried
@@ -71,9 +71,11 @@ class Judge:
         """``supervisor`` starts the hosts if this process runs in the trial's sandbox; ``hosts`` were started before."""
         self._opened = opened
         self.device = devices.describe(opened.device)
+        self._weights = ModuleWeights()
         self._pool = ProcessPool(
-            opened.problem, self.device, cold=opened.cold, confined=opened.confined, supervisor=supervisor, hosts=hosts
-        )
+            opened.problem, self.device, cold=opened.cold, confined=opened.confined, supervisor=supervisor, hosts=hosts,
+            keeps_weights=self._weights.are_own,
+        )  # fmt: skip
         each = opened.each()
         if opened.prepares:
             self._pool.launch()  # the hosts import torch while the problem is loaded
@@ -83,7 +85,6 @@ class Judge:
         self._peaks = opened.peaks
         self._measured_peaks_again = False
         self._screened: tuple[Candidate, list[PairTimes]] | None = None
-        self._weights = ConstantWeights()
         setup = PairSetup(
             CacheFlush(opened.device if opened.cold else HOT, self.device.cache_bytes),
             ContentionMonitor(opened.device),

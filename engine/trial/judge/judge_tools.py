@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from engine.domain.model import Device
 from engine.domain.preparation import Peaks
-from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.interleaving import PairSetup
+from engine.trial.judge.module_weights import ModuleWeights
 from engine.trial.judge.process_pool import ProcessPool
 
 
@@ -19,7 +19,7 @@ class JudgeTools:
     device: Device
     pool: ProcessPool
     setup: PairSetup
-    weights: ConstantWeights
+    weights: ModuleWeights
     peaks: Callable[[], Peaks]
     measure_peaks_again: Callable[[], None]
     workloads: int

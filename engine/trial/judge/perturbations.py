@@ -8,7 +8,7 @@ and accurate (see ``calibration``); those with infinities and NaN follow their o
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 
 import torch
@@ -174,28 +174,6 @@ def _with_nans(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     return tensor
 
 
-def swap_few(tensor: torch.Tensor, rng: Random) -> None:
-    """Swap a few random elements of a contiguous floating-point tensor with others of it, in place.
-
-    Zeros are left where they are, unless most elements are zero.
-    """
-    if not tensor.is_floating_point() or not tensor.numel():
-        return
-    bits = tensor.view(-1).view(_BITS[tensor.element_size()])
-    places = [rng.randrange(bits.numel()) for _ in range(2 * _SWAPS_TRIED)]
-    pairs = list(zip(places[::2], places[1::2], strict=True))
-    nonzero = (bits[places] != 0).tolist()
-    both = [pair for pair, here, there in zip(pairs, nonzero[::2], nonzero[1::2], strict=True) if here and there]
-    for here, there in (both or pairs)[:_FEW]:
-        bits[[here, there]] = bits[[there, here]]
-
-
-_SWAPS_TRIED = 40
-"""Pairs drawn. Of a triangular matrix, every fourth pair lies in the triangle."""
-_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers by their bytes: some types of one byte have no indexing of their own."""
-
-
 ZERO_SLICES = "zero slices"
 INFINITIES, NANS = "infinities", "NaN"
 SPECIAL = (INFINITIES, NANS)
@@ -257,21 +235,6 @@ def perturb(inputs: tuple[object, ...], distribution: str, seed: int | None = No
         return structure.kept(tensor, change(copy.contiguous(), rng)).to(tensor.dtype)
 
     return map_arguments(changed, inputs)
-
-
-def with_swaps(inputs: tuple[object, ...], seeds: Sequence[int]) -> tuple[object, ...]:
-    """Copies of ``inputs`` after ``swap_few`` with each of these seeds, tensor by tensor."""
-    if not seeds:
-        return inputs
-    orders = [Random(seed) for seed in seeds]
-
-    def swapped(tensor: torch.Tensor) -> torch.Tensor:
-        copy = tensor.clone(memory_format=torch.contiguous_format)
-        for rng in orders:
-            swap_few(copy, rng)
-        return copy
-
-    return map_arguments(swapped, inputs)
 
 
 UP, DOWN, BY_CHANCE = 1.0, -1.0, 0.0

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 
 from engine.domain import suite
-from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.failures import blaming
 from engine.trial.judge.interleaving import Contestants
+from engine.trial.judge.module_weights import ModuleWeights, has_weights
 from engine.trial.judge.process_pool import LOAD_S, ProcessPool
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.workload_trial import Pair, Say, TakePair, WorkloadTrial
@@ -21,7 +21,7 @@ class ProcessPairs:
     """Takes the process pairs of one judge. Raises TrialFailed."""
 
     def __init__(
-        self, trials: Sequence[WorkloadTrial], pool: ProcessPool, weights: ConstantWeights, bounds: tuple[int, int], turn: _Turn
+        self, trials: Sequence[WorkloadTrial], pool: ProcessPool, weights: ModuleWeights, bounds: tuple[int, int], turn: _Turn
     ) -> None:
         """``bounds``: fewest and most pairs of a measurement; ``turn``: work on one workload."""
         self._trials = trials
@@ -115,7 +115,7 @@ class ProcessPairs:
     def _settle_weights(self, judged: Mapping[str, Candidate]) -> None:
         """Decide on the weights of modules that were not verified here."""
         for name, candidate in judged.items():
-            if self._weights.knows(candidate) or not self._trials[0].reference.constants:
+            if self._weights.knows(candidate) or not has_weights(self._trials[0].signature):
                 continue
             with blaming(name), self._pool.kernel(candidate.contract, rival=name == OTHER) as runner:
                 self._trials[0].settle_weights(runner, candidate)

@@ -7,7 +7,7 @@ candidate shares a PID namespace with a process that knows expected values.
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -41,9 +41,11 @@ class ProcessPool:
 
     def __init__(
         self, problem: Problem, device: Device, *, cold: bool, confined: bool, supervisor: socket.socket | None = None,
-        hosts: Sequence[Host] = (),
+        hosts: Sequence[Host] = (), keeps_weights: Callable[[Candidate], bool] = lambda _: False,
     ) -> None:  # fmt: skip
-        """``hosts``: those that every session needs, if they were started before."""
+        """``hosts``: those that every session needs, if they were started before. ``keeps_weights``: whether a module keeps
+        those of its constructor."""
+        self._keeps_weights = keeps_weights
         self._problem = problem
         self._device = device
         self._cold = cold
@@ -220,6 +222,7 @@ class ProcessPool:
         load, fds = self._load(
             runner, bed, contract=candidate.contract, source=candidate.source, filename=candidate.name,
             tunables=candidate.tunables, plan=built.plan, starts_threads=built.starts_threads,
+            own_weights=self._keeps_weights(candidate),
             scalars=self._module_arguments(bed) if candidate.contract == "module" else (),
         )  # fmt: skip
         runner.load(load, [*fds, *artefact], holds_outputs=self._holds_outputs or built is not candidate.built)

@@ -172,7 +172,7 @@ class RunnerClient:
             self._fault(reply)
         if not isinstance(reply, RunnerReady):
             raise self._out_of_turn()
-        self.unmatched = reply.unmatched
+        self.unmatched, self.different = reply.unmatched, reply.different
 
     def call(self, order: RunKernel, hooks: Sequence[CallHook] = (), *, during: During | None = None) -> Timing:
         """Run the kernel as ordered, freeze. ``during`` is done meanwhile. Raises TrialFailed.

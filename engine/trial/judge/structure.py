@@ -20,7 +20,7 @@ def kept(own: torch.Tensor, bent: torch.Tensor) -> torch.Tensor:
         return bent
     for changed, before in in_blocks(bent, own):
         changed.masked_fill_(before == 0, 0)
-    return torch.triu(bent) + torch.triu(bent, 1).mT if _is_symmetric(own) else bent
+    return torch.triu(bent) + torch.triu(bent, 1).mT if is_symmetric(own) else bent
 
 
 def _is_one_number(tensor: torch.Tensor) -> bool:
@@ -28,7 +28,7 @@ def _is_one_number(tensor: torch.Tensor) -> bool:
     return all(bool((block == first).all()) for (block,) in in_blocks(tensor))
 
 
-def _is_symmetric(tensor: torch.Tensor) -> bool:
+def is_symmetric(tensor: torch.Tensor) -> bool:
     """Whether the last two dimensions are those of symmetric matrices larger than 1 × 1."""
     square = tensor.dim() >= 2 and tensor.shape[-1] == tensor.shape[-2] > 1
     return square and bool(torch.equal(tensor, tensor.mT))

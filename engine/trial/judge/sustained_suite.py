@@ -11,9 +11,9 @@ from engine.domain import stats, suite
 from engine.domain.model import Interval
 from engine.domain.regimes import Regime
 from engine.trial.judge import stopping, sustained_times
-from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.interleaving import Contestants
 from engine.trial.judge.measurement import by_workload
+from engine.trial.judge.module_weights import ModuleWeights
 from engine.trial.judge.sustained_times import SustainedPair
 from engine.trial.judge.timing import KERNEL
 from engine.trial.judge.workload_trial import Say, TakePair, WorkloadTrial
@@ -39,7 +39,7 @@ class SustainedSuite:
     baseline: str
     """The ranking one."""
     take_pairs: TakePairs
-    weights: ConstantWeights
+    weights: ModuleWeights
 
     def measure(self, candidate: Candidate, say: Say) -> SustainReply:
         """The speedup over the ranking baseline, until its interval is narrow enough. Raises TrialFailed."""

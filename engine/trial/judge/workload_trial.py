@@ -159,8 +159,8 @@ class WorkloadTrial:
         self._tools.weights.renew(bed, candidate, scalars=True)
         self.load(runner, candidate)
         self.baselines.start_ahead({KERNEL: candidate.contract})
-        self._tools.weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
-        own, perturbed = CheckTally(), CheckTally()
+        own = self._tools.weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
+        perturbed = CheckTally()
         jitter = self._check_outputs(bed, runner, own, perturbed)
         self._checked = candidate, CheckedOutputs(own, perturbed, jitter, self._verify_holdouts(runner, candidate, say))
 
@@ -181,8 +181,8 @@ class WorkloadTrial:
         baselines, nulls = self.baselines.runners(bed, 0), pool.null_runners(bed, contracts)  # they load meanwhile
         self.load(runner, candidate)
         pool.stand_by()
-        weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
-        own, perturbed = (known.own, known.perturbed) if known is not None else (CheckTally(), CheckTally())
+        settled = weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
+        own, perturbed = (known.own, known.perturbed) if known is not None else (settled, CheckTally())
         jitter = known.jitter if known is not None else self._check_outputs(bed, runner, own, perturbed)
         contest = Contestants({KERNEL: runner}, baselines, nulls, contracts)
         pool.stand_by()
@@ -192,7 +192,7 @@ class WorkloadTrial:
         holdouts = known.holdouts if known is not None else self._verify_holdouts(runner, candidate, say)
         verification = replace(
             self._verification(bed, own, own.trials + perturbed.trials, holdouts, jitter),
-            caveats=tuple(dict.fromkeys(filter(None, (*own.caveats, *perturbed.caveats, weights.caveat(candidate))))),
+            caveats=tuple(dict.fromkeys((*own.caveats, *perturbed.caveats, *weights.caveats(candidate)))),
             format_verdict=own.format_verdict,
             chance=next((shape_text(b.workload) for b in candidate.holdouts if b.workload.name.endswith(BY_CHANCE)), ""),
         )
@@ -219,7 +219,7 @@ class WorkloadTrial:
         """
         trials = _OWN_TRIALS if self._tools.workloads == 1 else 1
         began, slot = time.monotonic(), 0
-        for index in range(trials):
+        for index in range(own.trials, trials):
             slot = index % bed.slots
             bed.refill(slot)
             judged_call(bed, runner, slot, own)

@@ -26,7 +26,9 @@ from engine.problem.large_draws import drawn_on
 from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
 from engine.problem.source_module import source_module
+from engine.problem.values import storage
 from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel
+from engine.trial.runner import lent_weights
 from engine.trial.runner.calls import LentOperands, OutputError, Send, Timed, checked_output, rotated
 from engine.trial.shared.argument_codec import Classes, decode_call, decode_value
 from engine.trial.shared.layout import POISONS
@@ -50,7 +52,7 @@ def construct_module(load: LoadKernel) -> nn.Module:
     """The candidate's ``ModelNew`` as its constructor leaves it. Raises OutputError, and whatever the candidate raises."""
     module = _loaded.get(load.source) or _executed(load)
     factory = module.__dict__.get("ModelNew")
-    if not isinstance(factory, type):
+    if not callable(factory):
         raise OutputError("the module defines no class ModelNew")
     args, kwargs = (decode_value(part) for part in load.scalars[:2])
     device = torch.device(load.device)
@@ -103,26 +105,6 @@ def may_start_threads(source: str) -> bool:
     return False
 
 
-def _take(model: nn.Module, lent: LentOperands, *roles: Role) -> None:
-    """Copy lent operands of these roles into the model's tensors of the same name and shape."""
-    own = {name.replace(".", "_"): tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
-    with torch.no_grad():
-        for operand in lent.operands(0, *roles):
-            tensor = own.get(operand.name)
-            if tensor is not None and tuple(tensor.shape) == operand.shape:
-                tensor.copy_(lent.inputs.tensor(operand))
-
-
-def _unmatched(model: object, lent: LentOperands) -> tuple[str, ...]:
-    """The lent parameters and buffers that the model has no tensor of the same name and shape for."""
-    if not isinstance(model, nn.Module):
-        return ()
-    named = (*model.named_parameters(), *model.named_buffers())
-    own = {(name.replace(".", "_"), tuple(tensor.shape)) for name, tensor in named}
-    held = lent.operands(0, Role.PARAMETER, Role.BUFFER)
-    return tuple(operand.name for operand in held if (operand.name, operand.shape) not in own)
-
-
 def defined_classes(load: LoadKernel) -> Classes:
     """The classes of objects among a module's arguments: the reference's own, from the part of its text that defines them.
 
@@ -147,7 +129,7 @@ def load_baseline(load: LoadKernel, lent: LentOperands) -> tuple[Forward, Classe
     with varied_constants(load.init_seed, load.varied_constants, reference.device) as finish:
         model = reference.model(load.init_seed, sample=True)
         finish(model)
-    _take(model, lent, Role.PARAMETER, Role.BUFFER)
+    lent_weights.take(model, lent, *lent_weights.WEIGHTS)
     classes = {name: vars(reference.module)[name] for name in (load.scalars[3] if load.scalars else ())}
     if load.baseline == "eager_tf32":
         torch.backends.cuda.matmul.allow_tf32 = True
@@ -206,8 +188,6 @@ class ModuleLauncher:
     ) -> None:  # fmt: skip
         """``classes``: of objects among the arguments."""
         self._classes = classes or {}
-        self.unmatched = _unmatched(model, lent) if load.contract == "module" else ()
-        """Lent parameters and buffers that the module cannot take."""
         self._model = model
         self._lent = lent
         self._timed = timed
@@ -215,11 +195,18 @@ class ModuleLauncher:
         self._arguments = load.scalars[2] if load.scalars else [["tensor"]] * len(lent.operands(0, Role.INPUT))
         self._takes_inputs_only = all(mark == ["tensor"] for mark in self._arguments)
         self._is_kernel = load.contract == "module"
-        self._takes_weights = self._is_kernel and isinstance(model, nn.Module)
-        """Whether lent parameters are yet to replace the module's own of the same name: the judge draws them while it loads."""
+        module = model if isinstance(model, nn.Module) else None
+        weighted = module if self._is_kernel else None
+        self.unmatched = lent_weights.unmatched(weighted, lent) if weighted is not None else ()
+        """Lent parameters and buffers that the module cannot take."""
+        self.different = lent_weights.different(weighted, lent) if weighted is not None and load.own_weights else ()
+        """Those of which a module that keeps its own has other values, once the judge has drawn them."""
+        self._takes_weights = weighted if not load.own_weights else None
+        """The module whose own parameters are yet to be replaced by lent ones: the judge draws these while it loads."""
         self._delivers = load.contract != "baseline"
         self._copies_outputs = load.copies_outputs
-        self._stateful = model if load.stateful and isinstance(model, nn.Module) else None
+        stateful = module if load.stateful else None
+        self._reset = lent_weights.resetting(stateful, lent, own=load.own_weights) if stateful is not None else None
         self._inputs = [lent.tensors(slot, Role.INPUT) for slot in range(len(lent.slots))]
         self._returned: deque[_Returned] = deque()
         self._made: list[Any] = []
@@ -239,11 +226,11 @@ class ModuleLauncher:
         rows = self._rows(slots)
         self._held = (self._held or self._made) if order.holding else []
         self._made = []
-        if self._takes_weights and isinstance(model, nn.Module):
-            self._takes_weights = False
-            _take(model, self._lent, Role.PARAMETER, Role.BUFFER)
-        if self._stateful is not None:
-            _take(self._stateful, self._lent, Role.BUFFER)
+        if self._takes_weights is not None:
+            lent_weights.take(self._takes_weights, self._lent, *lent_weights.WEIGHTS)
+            self._takes_weights = None
+        if self._reset is not None:
+            self._reset()
         # Those of the last calls of a burst, one for each slot: its caller may look at all of them.
         kept: deque[_Returned] = deque(maxlen=len(self._inputs))
         self._returned = kept
@@ -324,8 +311,8 @@ class ModuleLauncher:
         """
         if (held := places_of(self._held)) is None:
             return True
-        places = held - {_address(tensor) for tensor in self._persistent_tensors(slot)}
-        return any(_address(tensor) in places for tensor in values if _has_memory(tensor))
+        places = held - {storage(tensor) for tensor in self._persistent_tensors(slot)}
+        return any(storage(tensor) in places for tensor in values if _has_memory(tensor))
 
     def _persistent_tensors(self, slot: int) -> Iterator[torch.Tensor]:
         """Tensors that keep their memory across calls."""
@@ -340,14 +327,10 @@ def _has_memory(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() > 0
 
 
-def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
 def places_of(values: Sequence[Any]) -> set[int] | None:
     """The addresses of those that have memory; ``None`` where torch lets nobody read one, because a CUDA graph overwrote it."""
     try:
-        return {_address(value) for value in values if _has_memory(value)}
+        return {storage(value) for value in values if _has_memory(value)}
     except RuntimeError:
         return None
 

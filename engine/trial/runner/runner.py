@@ -146,8 +146,8 @@ def _load(load: LoadKernel, fds: list[int], channel: Channel) -> tuple[Launcher 
         return None, Fault("impossible", str(error))
     except BaseException as error:
         return None, Fault("crashed", _error_text(error))
-    unmatched = launcher.unmatched if isinstance(launcher, ModuleLauncher) else ()
-    return launcher, RunnerReady(time.perf_counter() - start, unmatched)
+    weights = (launcher.unmatched, launcher.different) if isinstance(launcher, ModuleLauncher) else ()
+    return launcher, RunnerReady(time.perf_counter() - start, *weights)
 
 
 def _call(launcher: Launcher, order: RunKernel) -> ClaimedTimes | Fault:

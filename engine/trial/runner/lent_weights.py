@@ -1,0 +1,106 @@
+"""A module's parameters and buffers beside the lent ones of the same name and shape. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engine.domain.model import Role
+from engine.problem import names
+from engine.problem.operands import model_tensors
+from engine.problem.values import repeats_elements
+from engine.trial.messages import Slot
+from engine.trial.runner.calls import LentOperands
+
+WEIGHTS = (Role.PARAMETER, Role.BUFFER)
+
+
+def take(model: nn.Module, lent: LentOperands, *roles: Role) -> None:
+    """Copy lent operands of these roles into the model's tensors of the same name and shape."""
+    with torch.no_grad():
+        for operand, tensor in _matched(model, lent, roles):
+            values = lent.inputs.tensor(operand)
+            if repeats_elements(tensor):
+                tensor.data = values.to(device=tensor.device, dtype=tensor.dtype, copy=True)
+            else:
+                tensor.copy_(values)
+
+
+def unmatched(model: nn.Module, lent: LentOperands) -> tuple[str, ...]:
+    """The lent parameters and buffers that the model has no tensor of the same name and shape for."""
+    taken = {operand.name for operand, _ in _matched(model, lent, WEIGHTS)}
+    return tuple(operand.name for operand in lent.operands(0, *WEIGHTS) if operand.name not in taken)
+
+
+def different(model: nn.Module, lent: LentOperands) -> tuple[str, ...]:
+    """The lent parameters and buffers of which the model has other values."""
+    pairs = [(operand.name, tensor, lent.inputs.tensor(operand)) for operand, tensor in _matched(model, lent, WEIGHTS)]
+    return tuple(name for name, own, given in pairs if not torch.equal(own.detach().to(given), given))
+
+
+def resetting(model: nn.Module, lent: LentOperands, *, own: bool) -> Callable[[], None]:
+    """Resets what a call may have changed: buffers to the lent ones, other buffers, or all if ``own``, to their values now."""
+    matched = () if own else _matched(model, lent, (Role.BUFFER,))
+    kept = _kept_buffers(model, {id(tensor) for _, tensor in matched})
+
+    def reset() -> None:
+        if not own:
+            take(model, lent, Role.BUFFER)
+        with torch.no_grad():
+            for one in kept:
+                one.restore()
+
+    return reset
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A tensor of a module's own, and its values."""
+
+    place: dict[str, Any]
+    name: str
+    tensor: Tensor
+    values: Tensor
+    version: int
+
+    def restore(self) -> None:
+        """Put the tensor back, with its values. One that was not written to is not copied."""
+        self.place[self.name] = self.tensor
+        if self.tensor._version != self.version:
+            self.tensor.copy_(self.values)
+            self.version = self.tensor._version
+
+
+def _kept_buffers(model: nn.Module, others: Collection[int]) -> list[_Kept]:
+    """The buffers and plain tensors of a model, but for ``others``, given by their ``id``."""
+    found = []
+    for module in model.modules():
+        tables = [vars(module)] if isinstance(module, torch.jit.ScriptModule) else [module._buffers, vars(module)]
+        held: list[tuple[dict[str, Any], str, Any]] = [
+            (table, name, value) for table in tables for name, value in table.items()
+        ]
+        found += [
+            _Kept(place, name, tensor, tensor.detach().clone(), tensor._version)
+            for place, name, tensor in held
+            if isinstance(tensor, Tensor) and id(tensor) not in others and not tensor.is_inference()
+        ]
+    return found
+
+
+def _matched(model: nn.Module, lent: LentOperands, roles: Collection[Role]) -> list[tuple[Slot, Tensor]]:
+    """Lent operands of these roles, with the model's dense tensors of the same name and shape."""
+    own = {names.identifier(name): tensor for name, _, tensor in model_tensors(model) if tensor.layout is torch.strided}
+    # An operand's name is longer where another one has the same.
+    pairs = [(one, own.get(one.name, own.get(one.name.rstrip("_")))) for one in lent.operands(0, *roles)]
+    return [(operand, tensor) for operand, tensor in pairs if tensor is not None and _shape(tensor, operand) == operand.shape]
+
+
+def _shape(tensor: Tensor, operand: Slot) -> tuple[int, ...]:
+    """The tensor's shape; one that gets its memory in the first call gets it now, as ``operand`` has it."""
+    if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
+        tensor.materialize(operand.shape)
+    return tuple(tensor.shape)
