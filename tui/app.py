@@ -393,7 +393,7 @@ def main(action: str = "home", subject: object = None) -> None:
     """
     app = EspalierApp(SessionOpener(), action, subject)
     shorten_collections()
-    app.run()
+    app.run_as_program()
     if app.farewell:
         sys.stdout.write(f"{plain_text(app.farewell)}\n")
     if app.fault is not None:

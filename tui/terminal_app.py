@@ -129,10 +129,10 @@ class TerminalApp(App[None]):
         usual = super().get_driver_class()
         return TerminalDriver if issubclass(TerminalDriver, usual) else usual
 
-    def run(self, *args: Any, **kwargs: Any) -> None:
-        """Run the app as the program, which ends with it."""
+    def run_as_program(self) -> None:
+        """Run the app in a process that ends with it."""
         self._is_program = True
-        super().run(*args, **kwargs)
+        self.run()
 
     def end_soon(self) -> None:
         """End within seconds, whatever is waited for.
