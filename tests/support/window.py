@@ -23,7 +23,7 @@ SEARCH = """
 import sys, pathlib
 from support import ui
 opener = ui.FakeOpener(pause=float(sys.argv[2]))
-ui.app(opener, "new", ui.new(pathlib.Path(sys.argv[1]), "autopilot")).run()
+ui.app(opener, "new", ui.new(pathlib.Path(sys.argv[1]), "autopilot")).run_as_program()
 """
 
 
