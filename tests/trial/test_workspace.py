@@ -68,12 +68,15 @@ FRESH = """
 import torch
 from engine.trial.runner.modules import warm_heap
 warm_heap(128 << 20)
-print(torch.empty(16 << 20, dtype=torch.uint8).unique().tolist())
+values, counts = torch.empty(16 << 20, dtype=torch.uint8).unique(return_counts=True)
+print([int(values[counts.argmax()]), (16 << 20) - int(counts.max())])
 """
 
 
 def test_the_heap_of_a_module_begins_as_nonsense() -> None:
-    """What a module does not write of a new tensor is not zero."""
+    """What a module does not write of a new tensor is not zero. The C library keeps a few addresses in memory that is free."""
     environment = os.environ | python_process.environment("cpu", alone=False, threads=1)
     shown = subprocess.run([sys.executable, "-c", FRESH], env=environment, capture_output=True, text=True, check=True).stdout
-    assert ast.literal_eval(shown) in [[poison] for poison in POISONS]
+    byte, others = ast.literal_eval(shown)
+    assert byte in POISONS
+    assert others <= 64
