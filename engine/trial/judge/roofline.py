@@ -161,7 +161,7 @@ _CORRECTIONS = 2
 
 def floor(signature: Signature, ceilings: Peaks) -> Floor:
     """The floor of a workload and what bounds it. fp32 may be emulated by three passes of a narrower unit, or by one of it and
-    two of eight bits (``rotated_bytes.cu`` of matmul_fp32's playbook does so within fp32's error).
+    two of eight bits (``rotated_bytes.cu`` of matmul_fp32's playbook does so within the fp32 class).
 
     Arithmetic outside products runs on the vector units. So do products in fp32 without TF32: their rate is the vector peak.
     The peak of eight-bit floats counts only where operands are of such a type, however the reference multiplies them. A device
