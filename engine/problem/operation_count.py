@@ -19,6 +19,8 @@ from engine.problem.values import tensors
 from engine.problem.vector_operations import vector_operations
 
 CONVOLUTION, MATMUL, ATTENTION, RECURRENT = "convolution", "matmul", "attention", "recurrent"
+SHIPPED_WITH_TF32 = frozenset({CONVOLUTION, RECURRENT})
+"""Families that use TF32 for float32 operands on a GPU: PyTorch as shipped lets cuDNN use it, and cuBLAS not."""
 
 _FAMILIES = {
     ATTENTION: ("attention",),
@@ -115,8 +117,7 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kinds = [t.dtype for t in tensors(list(args)) if t.is_floating_point()]
         if kinds and kinds[0] in _NARROW:
             return _NARROW[kinds[0]]
-        # PyTorch as shipped lets cuDNN use TF32, and cuBLAS not.
-        shipped_tf32 = self._device.type == "cuda" and name in (CONVOLUTION, RECURRENT)
+        shipped_tf32 = self._device.type == "cuda" and name in SHIPPED_WITH_TF32
         return "tf32" if shipped_tf32 and torch.float32 in kinds else "fp32"
 
 

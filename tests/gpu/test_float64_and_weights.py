@@ -66,6 +66,19 @@ def test_float64_on_the_device_is_that_of_the_host(layer: tuple[str, str]) -> No
     torch.testing.assert_close(exact.cpu(), right.cpu(), rtol=1e-12, atol=1e-13)
 
 
+def test_a_recurrent_layer_is_right_as_shipped() -> None:
+    """cuDNN computes it in TF32: KernelBench's own LSTM and GRU files were refused."""
+    from engine.domain.model import PrecisionClass
+    from engine.trial.judge.calibration import calibrate
+    from engine.trial.judge.cases import default_class, make_case, output_names
+    from engine.trial.judge.perturbations import OWN
+
+    here = reference("nn.LSTM(64, 96, 3)", "40, 5, 64", "cuda:0")
+    assert default_class(here) is PrecisionClass.TF32
+    policy, case = calibrate(here, "class").policy, make_case(here, OWN)
+    assert policy.rule(here.call(case.model, case.inputs), case.expected, output_names(here), OWN).passed
+
+
 def test_cudnn_computes_where_torch_s_own_convolution_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 

@@ -13,6 +13,7 @@ from trial.ground import tiny
 from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass, Workload
 from engine.problem import catalog
+from engine.problem.operation_count import family
 from engine.problem.reference import Reference
 from engine.trial.judge import calibration
 from engine.trial.judge.calibration import Calibration, calibrate
@@ -61,6 +62,19 @@ def test_the_default_class_is_eager_s(judged: tuple[Reference, Calibration]) -> 
     reference, _ = judged
     half = reference.problem.name.endswith(("fp16", "bf16", "fp8"))
     assert default_class(reference) is (PrecisionClass.HALF if half else PrecisionClass.FP32)
+
+
+@pytest.mark.parametrize(
+    ("operator", "on_a_gpu"),
+    [("addmm", PrecisionClass.FP32), ("convolution", PrecisionClass.TF32), ("_cudnn_rnn", PrecisionClass.TF32)],
+)
+def test_what_cudnn_computes_is_tf32_on_a_gpu(operator: str, on_a_gpu: PrecisionClass, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = catalog.find("matmul_fp32")
+    reference = Reference(problem, problem.workloads[0])
+    monkeypatch.setattr(reference, "ops_used", lambda: frozenset({family(operator)}))
+    assert default_class(reference) is PrecisionClass.FP32
+    monkeypatch.setattr(reference, "device", torch.device("cuda"))
+    assert default_class(reference) is on_a_gpu
 
 
 def test_eager_passes_on_every_distribution(judged: tuple[Reference, Calibration]) -> None:

@@ -14,6 +14,7 @@ from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass
 from engine.domain.preparation import ClassErrors
 from engine.problem.loading import is_out_of_memory
+from engine.problem.operation_count import SHIPPED_WITH_TF32
 from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
 from engine.problem.values import map_arguments
@@ -67,7 +68,7 @@ def default_class(reference: Reference) -> PrecisionClass:
     floating = [o.dtype for o in reference.signature().operands if o.dtype in ("float16", "bfloat16")]
     if floating:
         return PrecisionClass.HALF
-    if reference.device.type == "cuda" and "convolution" in reference.ops_used():
+    if reference.device.type == "cuda" and SHIPPED_WITH_TF32 & reference.ops_used():
         return PrecisionClass.TF32
     return PrecisionClass.FP32
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -133,12 +134,22 @@ def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> N
         tally.caveats.append(findings.ruling.caveat)
     if not findings.ruling.passed:
         on = "" if distribution == "own" else f" on perturbed inputs ({distribution})"
-        what = errors.flaw or (
-            f"centred error {errors.rel_fro:.2e}, worst element {errors.max_scaled:.2e} of its scale, "
-            f"largest absolute error {errors.max_abs:.2e}"
-        )
+        what = errors.flaw or _beyond(errors, findings.ruling.limit)
         evidence = tuple(replace(one, inputs=distribution, call=tally.trials) for one in findings.ruling.evidence)
         raise TrialFailed(FailureKind.MISMATCH, f"call {tally.trials}{on}: {what}", evidence=evidence)
+
+
+def _beyond(errors: Errors, limit: ClassErrors | None) -> str:
+    """The errors of outputs that are wrong, each with its limit where the policy has one."""
+    most_centred, most_scaled = (limit.rel_fro, limit.max_scaled) if limit is not None else (math.inf, math.inf)
+    return (
+        f"centred error {errors.rel_fro:.2e}{_with_limit(most_centred)}, worst element {errors.max_scaled:.2e} of its "
+        f"scale{_with_limit(most_scaled)}, largest absolute error {errors.max_abs:.2e}"
+    )
+
+
+def _with_limit(limit: float) -> str:
+    return f" (limit {limit:.1e})" if math.isfinite(limit) else ""
 
 
 def releasing(bed: TestBed, slot: int, flush: Callable[[], None]) -> Callable[[], None]:

@@ -30,6 +30,11 @@ def take(model: nn.Module, lent: LentOperands, *roles: Role) -> None:
                 tensor.copy_(values)
 
 
+def taking(model: nn.Module, lent: LentOperands) -> list[Tensor]:
+    """The model's tensors that take lent parameters and buffers."""
+    return [tensor for _, tensor in _matched(model, lent, WEIGHTS)]
+
+
 def unmatched(model: nn.Module, lent: LentOperands) -> tuple[str, ...]:
     """The lent parameters and buffers that the model has no tensor of the same name and shape for."""
     taken = {operand.name for operand, _ in _matched(model, lent, WEIGHTS)}

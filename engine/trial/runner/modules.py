@@ -307,7 +307,8 @@ class ModuleLauncher:
     def _reuses_held_memory(self, values: list[torch.Tensor], slot: int) -> bool:
         """Whether this call's outputs use the memory of an earlier call's that are held, as its order said.
 
-        Inputs, parameters and buffers do not count. The judge checks by itself that held outputs keep their values.
+        Inputs, and parameters and buffers that are lent, do not count. The judge checks by itself that held outputs keep their
+        values.
         """
         if (held := places_of(self._held)) is None:
             return True
@@ -315,11 +316,10 @@ class ModuleLauncher:
         return any(storage(tensor) in places for tensor in values if _has_memory(tensor))
 
     def _persistent_tensors(self, slot: int) -> Iterator[torch.Tensor]:
-        """Tensors that keep their memory across calls."""
+        """Tensors that keep their memory across calls, and whose values the judge knows: the reference may return them too."""
         yield from self._inputs[slot]
         if isinstance(self._model, nn.Module):
-            yield from self._model.parameters()
-            yield from self._model.buffers()
+            yield from lent_weights.taking(self._model, self._lent)
 
 
 def _has_memory(value: Any) -> bool:
