@@ -63,6 +63,8 @@ class SessionSummary:
     doubted: tuple[str, ...] = ()
     """Kernels that are not corroborated, or quarantined."""
     strategy: str = ""
+    origin: str = ""
+    """Where the problem was read from: the name of a shipped one, or a path as it was given."""
 
     @property
     def shipped(self) -> bool:
@@ -201,8 +203,9 @@ def _summary(folder: Path, version: object) -> SessionSummary:
     """``version``: of its journal. Raises EspalierError."""
     state = state_of(folder)
     best = queries.incumbent(state)
-    asked = state.opened.device if state.opened else ""
     problem, workload = queries.problem_and_workload(state)
+    opened = state.opened
+    asked = opened.device if opened else ""
     return SessionSummary(
         folder.name, folder, "open" if state.closed is None else "closed", state.closed or "", state.at,
         problem, workload, state.device.name if state.device else asked, queries.ranking_baseline(state),
@@ -210,7 +213,8 @@ def _summary(folder: Path, version: object) -> SessionSummary:
         max(0, queries.last_round(state)), len(state.kernels), len(queries.verified(state)),
         tuple(value for _, value in queries.incumbent_by_round(state)), len(queries.pending_ideas(state)),
         best is not None and corroboration.is_corroborated(best), corroboration.of_kernel(best) if best else (),
-        tuple(kernel.id for kernel in corroboration.doubted(state)), state.opened.settings.strategy if state.opened else "",
+        tuple(kernel.id for kernel in corroboration.doubted(state)), opened.settings.strategy if opened else "",
+        opened.problem.origin if opened else "",
     )  # fmt: skip
 
 

@@ -108,6 +108,6 @@ def storage(tensor: Tensor) -> int:
 
 
 def contiguous(tensor: Tensor) -> Tensor:
-    """The tensor detached and row-major; other layouts than dense ones stay."""
+    """The tensor detached and row-major, conjugated and negated in memory; other layouts than dense ones stay."""
     tensor = tensor.detach()
-    return tensor.contiguous() if is_dense(tensor) else tensor
+    return tensor.contiguous().resolve_conj().resolve_neg() if is_dense(tensor) else tensor

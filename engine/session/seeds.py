@@ -61,7 +61,10 @@ def seed_of(kernel: KernelCode, chosen: Mapping[str, int]) -> Seed:
 
     Raises KernelCodeError for a tunable that the code does not declare, or for malformed tunable lines.
     """
-    declared = tunables.default_values(tunables.parse_tunables(kernel.text, kernel.dialect))
+    try:
+        declared = tunables.default_values(tunables.parse_tunables(kernel.text, kernel.dialect))
+    except KernelCodeError as error:
+        raise KernelCodeError(f"{kernel.name}: {error}") from error
     for name in chosen:
         if name not in declared:
             advice = f"use {', '.join(declared)}" if declared else "it declares no tunables"

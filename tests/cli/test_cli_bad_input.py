@@ -83,7 +83,7 @@ def test_bad_arguments_are_one_line(espalier: Call, home: Path, arguments: tuple
         ("nothing.cpp", b"int main() { return 0; }", "no launch()"),
         ("nothing.cu", b"__global__ void k() {}", "does not say how it is launched"),
         ("nothing.py", b"class Model: ...", "no `class ModelNew`"),
-        ("tuned.cpp", b'// @tune = 3\nextern "C" void launch() {}', "line 1"),
+        ("tuned.cpp", b'// @tune = 3\nextern "C" void launch() {}', "tuned.cpp: line 1"),
     ],
 )
 def test_files_without_a_kernel(espalier: Call, tmp_path: Path, name: str, content: bytes, words: str) -> None:

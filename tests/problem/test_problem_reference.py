@@ -393,6 +393,23 @@ def test_outputs_in_memory_of_inputs_or_state_are_known(tmp_path: Path, returned
     assert reference.lent_outputs == lent
 
 
+def test_lazily_conjugated_tensors_are_ordinary_ones(tmp_path: Path) -> None:
+    """torch only marks the result of ``conj()``, and its imaginary part as negated: nobody can read such memory."""
+    inputs = "def get_inputs():\n    return [torch.randn(4, dtype=torch.complex64).conj(), torch.randn(4)]\n"
+    model = (
+        "class Model(nn.Module):\n    def forward(self, x, y):\n"
+        "        f = torch.fft.rfft(y).conj()\n        return f, f.imag, x * 2\n"
+    )
+    reference = made(tmp_path, HEAD + model + inputs + INIT)
+    module, given = reference.model(0), reference.inputs(0)
+    for tensor in (*given, *reference.call(module, given), *reference.exact(module, given).outputs):
+        assert isinstance(tensor, torch.Tensor)
+        assert not tensor.is_conj()
+        assert not tensor.is_neg()
+    found = reference.call(module, given)
+    torch.testing.assert_close(found[1], -torch.fft.rfft(given[1]).imag)  # type: ignore[arg-type]
+
+
 def test_a_lambda_over_layers_is_cast_with_them() -> None:
     class Closing(torch.nn.Module):
         def __init__(self) -> None:

@@ -226,6 +226,31 @@ def test_a_kernel_that_does_not_read_a_mask_or_lengths_that_are_always_full_fail
         assert ruling.passed == (right or distribution == OWN)
 
 
+ZERO_POINT = """
+import torch
+rows, width = 16, 64
+class Model(torch.nn.Module):
+    def forward(self, x, weight, zero):
+        return x @ (weight.to(x.dtype) - zero.to(x.dtype))
+def get_inputs():
+    return [torch.rand(rows, width), torch.randint(-127, 128, (width, 8), dtype=torch.int8), torch.zeros(8, dtype=torch.int8)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_kernel_that_leaves_out_a_zero_point_that_is_always_zero_fails(tmp_path: Path) -> None:
+    (tmp_path / "reference.py").write_text(ZERO_POINT)
+    problem = catalog.find(str(tmp_path))
+    reference = Reference(problem, problem.workloads[0])
+    calibration = calibrate(reference, "class")
+    assert UNEQUAL in calibration.distributions
+    case = make_case(reference, UNEQUAL)
+    x, weight, zero = (tensor for tensor in case.inputs if isinstance(tensor, torch.Tensor))
+    for output, right in ((x @ weight.float(), False), (x @ (weight.float() - zero.float()), True)):
+        assert calibration.policy.rule([output], case.expected, ["out"], UNEQUAL).passed == right
+
+
 @pytest.mark.parametrize(
     "forward",
     ["x[keep]", "x[: int(lengths.sum()) // width]", "torch.cat([row[:n] for row, n in zip(x, lengths)])"],
@@ -237,7 +262,10 @@ def test_masks_and_lengths_stay_where_they_decide_the_shape_of_an_output(tmp_pat
 
 
 @pytest.mark.parametrize("shape", [(2,), (7,), (1, 2), (5, 1, 4), (2, 3, 5), (64, 300, 11)])
-@pytest.mark.parametrize(("number", "dtype"), [(True, torch.bool), (False, torch.bool), (1, torch.uint8), (9, torch.int32)])
+@pytest.mark.parametrize(
+    ("number", "dtype"),
+    [(True, torch.bool), (False, torch.bool), (1, torch.uint8), (9, torch.int32), (0, torch.int8), (0, torch.int16)],
+)
 def test_equal_numbers_change_somewhere_and_one_stays_in_every_line(
     shape: tuple[int, ...], number: int, dtype: torch.dtype
 ) -> None:
@@ -249,7 +277,7 @@ def test_equal_numbers_change_somewhere_and_one_stays_in_every_line(
         assert torch.equal(bent, perturb((given,), UNEQUAL, seed)[0])
         assert not torch.equal(bent, given)
         assert all(bool((bent == number).any(dim).all()) for dim in range(given.dim()) if given.shape[dim] > 1)
-        assert dtype is torch.bool or (int(bent.min()) >= (number > 1) and int(bent.max()) == number)
+        assert dtype is torch.bool or (int(bent.min()) >= (number > 1) and int(bent.max()) == max(number, 1))
     assert bool((given == number).all())
 
 

@@ -55,13 +55,16 @@ def test_loops_add_in_order(columns: int, dim: int) -> None:
         assert np.array_equal(found.numpy(), right)
 
 
-def test_a_running_sum_adds_in_order() -> None:
-    x = torch.rand(3, 5000)
+@pytest.mark.parametrize(("running", "in_numpy"), [(torch.cumsum, np.cumsum), (torch.cumprod, np.cumprod)])
+def test_a_running_sum_or_product_is_computed_in_order(
+    running: Callable[[torch.Tensor, int], torch.Tensor], in_numpy: Callable[..., np.ndarray]
+) -> None:
+    x = torch.rand(3, 5000) / 100 + 1
     for dim in (0, 1):
-        found = [outputs for (outputs,) in sums.in_loops(lambda: [x.cumsum(dim)])]  # noqa: B023
+        found = [outputs for (outputs,) in sums.in_loops(lambda: [running(x, dim)])]  # noqa: B023
         assert found
-        assert all(np.array_equal(one.numpy(), np.cumsum(x.numpy(), axis=dim, dtype=np.float32)) for one in found)
-    assert not [*sums.in_loops(lambda: [x.double().cumsum(1)])]
+        assert all(np.array_equal(one.numpy(), in_numpy(x.numpy(), axis=dim, dtype=np.float32)) for one in found)
+    assert not [*sums.in_loops(lambda: [running(x.double(), 1)])]
 
 
 def test_a_long_sum_is_of_several_loops() -> None:
@@ -240,6 +243,28 @@ def test_plain_loops_are_honest_and_lower_precision_or_fewer_terms_are_not(tmp_p
                 refused[name].append(distribution)
     assert {name: found for name, found in refused.items() if found and name in HONEST} == {}
     assert [name for name in WRONG if not refused[name]] == []
+
+
+def running_product(x: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """One factor after the other in fp32."""
+    return torch.from_numpy(np.cumprod(rounded(x).numpy(), axis=1, dtype=np.float32))
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_plain_loop_for_a_running_product_is_honest(tmp_path: Path) -> None:
+    """torch's own is in float64 on a CPU: every such loop was refused."""
+    reference = reference_of(tmp_path, "torch.cumprod(x * 0.02 + 0.99, 1)")
+    calibration = calibrate(reference, "class")
+    passed: dict[str, list[bool]] = {"loop": [], "factors in tf32": []}
+    for _ in range(4):
+        case = make_case(reference, "own")
+        (x,) = case.inputs
+        assert isinstance(x, torch.Tensor)
+        factors, asked = x * 0.02 + 0.99, ReferenceOnCase(reference, case)
+        for name, rounded in (("loop", torch.clone), ("factors in tf32", round_to_tf32)):
+            output = running_product(factors, rounded)
+            passed[name].append(calibration.policy.rule([output], case.expected, ("out",), "own", asked).passed)
+    assert passed == {"loop": [True] * 4, "factors in tf32": [False] * 4}
 
 
 LOG2_E = 1.4426950408889634

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,32 @@ def test_the_form_offers_the_workloads_and_suites_of_the_problem(home: Path, tmp
 
     sessions.run(body)
     assert [(one.settings.suite, one.settings.workload) for one in opener.asked] == [("models", "small"), ("", "full")]
+
+
+@pytest.mark.parametrize(("origin", "expected"), [("own.py", ("own.py", "full")), ("own\x1b[31m.py", ("softmax", "small"))])
+def test_the_form_starts_with_the_path_of_a_session_s_own_problem(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: str, expected: tuple[str, str]
+) -> None:
+    """It started with the problem's name, which only shipped problems are found by."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / origin).write_text(catalog.find("softmax").reference)
+    monkeypatch.setattr(sessions, "OPENED", replace(sessions.OPENED, problem=catalog.find(origin)))
+    sessions.whole(home / "mine")
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(80, 24)) as pilot:
+            table, problems = app.screen.query_one("#sessions", DataTable), app.screen.query_one("#problems", OptionList)
+            await until(pilot, lambda: table.row_count == 1 and problems.option_count > 0)
+            table.focus()
+            await pilot.press("n")
+            await until(pilot, lambda: isinstance(app.screen, NewSessionForm))
+            form = app.screen
+            shown = lambda: (form.query_one("#problem", Input).value, form.query_one("#workload", Select).value)  # noqa: E731
+            await until(pilot, lambda: shown() == expected)
+            await app._leave()
+
+    sessions.run(body)
 
 
 def test_errors_are_shown_in_the_form_which_keeps_its_content(home: Path) -> None:

@@ -314,7 +314,13 @@ class HomeScreen(Screen[None]):
         one = self._highlighted()
         option = problems.highlighted_option
         chosen = option.id if option is not None and option.id else _DEFAULT_PROBLEM
-        self._ask_new_session(chosen if self.focused is problems or one is None or not one.problem else one.problem)
+        self._ask_new_session(chosen if self.focused is problems or one is None else self._problem_of(one) or chosen)
+
+    def _problem_of(self, session: store.SessionSummary) -> str:
+        """What a new session on its problem is asked for: a shipped one's name, else the path that it was read from."""
+        if any(one.name == session.problem for one in self._problems):
+            return session.problem
+        return session.origin if session.origin.isprintable() else ""
 
     @work
     async def _ask_new_session(self, problem: str) -> None:

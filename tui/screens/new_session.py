@@ -128,6 +128,7 @@ class NewSessionForm(Dialog[Bridge | None]):
     def on_mount(self) -> None:
         self.query_one("#start").focus()
         self._offer_those_of(self._problem)
+        self._read_those_of(self._problem)
         self.set_interval(0.5, self._show_step)
 
     @on(Select.Changed, "#device")
@@ -147,8 +148,10 @@ class NewSessionForm(Dialog[Bridge | None]):
 
     @on(Input.Blurred, "#problem")
     def _problem_left(self, event: Input.Blurred) -> None:
+        self._read_those_of(event.value.strip())
+
+    def _read_those_of(self, name: str) -> None:
         """Those of a folder or a file, once its path is complete. A wrong path is told when the session starts."""
-        name = event.value.strip()
         if name and name != self._offered:
             with contextlib.suppress(EspalierError):
                 self._choices = judged_on(find_problem(name))

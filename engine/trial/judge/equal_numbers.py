@@ -2,6 +2,7 @@
 
 A problem that always draws such an input hides a kernel that does not read it: no other perturbation changes integers. The
 values here stay valid wherever the problem's own are: integers between 1 and their number, as lengths and indices may be.
+Zeros of a type that torch takes no indices in are zero points of a quantisation, and become 1.
 """
 
 from __future__ import annotations
@@ -13,21 +14,24 @@ import torch
 from engine.trial.judge.blocks import in_blocks
 
 _CHANGED = 1 / 3
-"""The share of booleans, and of ones, that change."""
+"""The share of booleans, zeros and ones that change."""
+_NO_INDICES = (torch.int8, torch.int16)
 
 
 def can_vary(tensor: torch.Tensor) -> bool:
-    """Whether a tensor holds several equal booleans, or several times the same positive integer."""
+    """Whether a tensor holds several equal booleans, several times the same positive integer, or zeros that are no indices."""
     if tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized or tensor.layout is not torch.strided:
         return False
     if tensor.numel() < 2:
         return False
     first = tensor.reshape(-1)[0]
-    return (tensor.dtype is torch.bool or int(first) > 0) and bool((tensor == first).all())
+    varies = tensor.dtype is torch.bool or int(first) > 0 or (tensor.dtype in _NO_INDICES and int(first) == 0)
+    return varies and bool((tensor == first).all())
 
 
 def varied(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
-    """A copy in which a third of the booleans is inverted, or the integers lie between 1 and their number (0 and 1 for ones).
+    """A copy in which a third of the booleans is inverted, or the integers lie between 1 and their number (0 and 1 for ones and
+    zeros).
 
     In every line along every dimension one keeps its value: a row that a mask leaves empty has no softmax, and the largest
     length, which may decide the shape of an output, stays. At least one changes.
@@ -39,7 +43,7 @@ def varied(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     kept, start = rng.randrange(period), 0
     for (flat,) in in_blocks(copy):
         stays = _sum_of_indices(tensor.shape, start, flat).remainder_(period) == kept
-        if tensor.dtype is torch.bool or number == 1:
+        if tensor.dtype is torch.bool or number in (0, 1):
             stays |= torch.rand(flat.shape, generator=generator, device=flat.device) >= _CHANGED
             others = torch.full_like(flat, not number)
         else:

@@ -32,6 +32,7 @@ _CONTAIN_SUMS = frozenset(
         "native_layer_norm", "native_group_norm", "native_batch_norm", "mse_loss", "smooth_l1_loss", "huber_loss",
     )
 )  # fmt: skip
+_RUNNING = {_aten.cumsum.default: np.add, _aten.cumprod.default: np.multiply}
 _LONGEST_LOOP = 1 << 14
 """Additions in one loop; longer sums are several such loops side by side, as threads take them."""
 _COLUMNS = 256
@@ -40,8 +41,9 @@ _COLUMNS = 256
 
 def in_loops(call: Callable[[], Outputs], dtype: torch.dtype = torch.float32) -> Iterator[Outputs]:
     """``call`` with each sum, running sum, mean, variance, norm or softmax adding one element after the other: forwards,
-    backwards, and in two and four lanes. Where terms are alike, what a loop errs depends on where its sum passes a power of 2;
-    where signs alternate, lanes of one sign each err more. Nothing if there is no sum in this type."""
+    backwards, and in two and four lanes; running products multiply in order. Where terms are alike, what a loop errs depends
+    on where its sum passes a power of 2; where signs alternate, lanes of one sign each err more. Nothing if there is none of
+    these in this type."""
     orders: tuple[Order, ...] = (_in_loops, partial(_in_loops, backwards=True), partial(_in_lanes, 2), partial(_in_lanes, 4))
     return _with_sums(call, [partial(_sum_in_order, order) for order in orders], dtype, accumulates=True)
 
@@ -66,7 +68,7 @@ class _Sums(TorchDispatchMode):
     """Replaces the sums of one type. Products are left alone: libraries also accumulate them in long loops."""
 
     def __init__(self, add: Adding, dtype: torch.dtype, *, accumulates: bool) -> None:
-        """``accumulates``: running sums too, in order."""
+        """``accumulates``: running sums and products too, in order."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._add, self._dtype, self._accumulates = add, dtype, accumulates
         self.any = False
@@ -80,9 +82,9 @@ class _Sums(TorchDispatchMode):
                 return self._sum(*args)
             if func is _prims.var.default:
                 return self._variance(*args)
-            if func is _aten.cumsum.default and self._accumulates and args[0].dim():
+            if func in _RUNNING and self._accumulates and args[0].dim():
                 self.any = True
-                return _accumulated(*args)
+                return _accumulated(_RUNNING[func], *args)
             if func.overloadpacket.__name__ in _CONTAIN_SUMS:
                 from torch._decomp import decomposition_table  # takes a moment to import; few verdicts get here
 
@@ -114,9 +116,9 @@ def _sum_in_order(
     return order(terms).reshape(shape)
 
 
-def _accumulated(terms: torch.Tensor, dim: int) -> torch.Tensor:
-    """Running sums, one element after the other; torch's are in float64 on a CPU, and in a tree on a GPU."""
-    return torch.from_numpy(np.add.accumulate(terms.cpu().numpy(), axis=dim)).to(terms.device)
+def _accumulated(combine: np.ufunc, terms: torch.Tensor, dim: int) -> torch.Tensor:
+    """Running sums or products, one element after the other; torch's are in float64 on a CPU, and in a tree on a GPU."""
+    return torch.from_numpy(combine.accumulate(terms.cpu().numpy(), axis=dim)).to(terms.device)
 
 
 def _in_loops(terms: torch.Tensor, *, backwards: bool = False) -> torch.Tensor:
