@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from engine.problem import batched_convolution
 from engine.problem.loading import plain_tensors
 
 _NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
@@ -74,7 +75,7 @@ class _InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Operators with a ``dtype`` of float32 or narrower return float64 instead. On a GPU torch's own convolutions run.
 
     With cuDNN's, calibrating one transposed convolution of KernelBench took more than a minute of an H200 (level 1, 68). Where
-    torch's fail, for lack of memory for example, cuDNN's run.
+    torch's fail, for lack of memory for example, cuDNN's run. Batches of many small samples: see ``batched_convolution``.
     """
 
     def __torch_dispatch__(
@@ -89,8 +90,15 @@ class _InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
             given["dtype"] = torch.float64
         if func is torch.ops.aten.convolution.default and args[0].is_cuda:
             with suppress(RuntimeError), _without_cudnn():
-                return func(*args, **given)
+                return _convolution(func, args, given)
         return func(*args, **given)
+
+
+def _convolution(func: Any, args: Sequence[Any], given: Mapping[str, object]) -> object:
+    x, weight, bias, stride, padding, dilation, transposed, _, groups = args
+    if transposed or not batched_convolution.suits(x, weight, stride, padding, dilation):
+        return func(*args, **given)
+    return batched_convolution.convolution(x, weight, bias, stride, padding, dilation, groups)
 
 
 @contextmanager

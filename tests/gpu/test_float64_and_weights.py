@@ -37,6 +37,7 @@ LAYERS = {
     "2d, dilated, in groups": ("nn.Conv2d(8, 12, 3, dilation=2, groups=4)", "4, 8, 33, 31"),
     "2d, depthwise": ("nn.Conv2d(8, 8, 3, groups=8)", "4, 8, 33, 31"),
     "2d, transposed": ("nn.ConvTranspose2d(8, 12, (3, 5), stride=2, output_padding=1)", "4, 8, 17, 13"),
+    "2d, many small samples": ("nn.Conv2d(6, 16, 5, padding=2, groups=2)", "512, 6, 14, 15"),
     "3d": ("nn.Conv3d(4, 6, (3, 5, 2))", "2, 4, 12, 13, 9"),
     "3d, transposed, in groups": ("nn.ConvTranspose3d(4, 6, 3, stride=2, groups=2)", "2, 4, 6, 7, 5"),
     "linear": ("nn.Linear(2048, 1536)", "4, 2048"),

@@ -17,7 +17,7 @@ from engine.trial.channel import Channel, ChannelClosed, ChannelGarbled, Channel
 from engine.trial.judge import failures
 from engine.trial.judge.call_times import CallHook, During, Timing, claim_flaw
 from engine.trial.judge.cores import on_first_core
-from engine.trial.judge.gate import ARMING_S, DeviceGate, DeviceOutputs, Segments
+from engine.trial.judge.gate import ArmingLimit, DeviceGate, DeviceOutputs, Segments
 from engine.trial.judge.held_outputs import HeldOutputs
 from engine.trial.judge.host_client import Host, RunnerHandle
 from engine.trial.judge.runner_memory import Outputs, RunnerMemory
@@ -79,7 +79,7 @@ class RunnerClient:
         """Whether a call must say where its outputs are: of a module, whose outputs the judge can read."""
         self.gate: DeviceGate | None = None
         self.checks_gated = False  # every call of the loaded kernel is: on a GPU, where the judge's clock counts for it
-        self._segments = Segments()
+        self._arming, self._segments = ArmingLimit(), Segments()
         self.loaded_for: object = None  # the test bed whose memory it was last lent
         self.has_run = False  # for this workload or another
 
@@ -134,6 +134,7 @@ class RunnerClient:
     def load(self, load: LoadKernel, fds: list[int], *, holds_outputs: bool = True) -> None:
         """Send an artefact and its memory; closes the descriptors. ``wait_ready`` waits for the result."""
         self._first_s = self._seconds * (_FIRST if load.contract == "module" else 1)
+        self._arming = ArmingLimit()
         self.held, self.delivers = HeldOutputs(never=not holds_outputs), load.contract == "module" and not load.copies_outputs
         try:
             self._request(load, fds)
@@ -254,11 +255,11 @@ class RunnerClient:
 
     def _until_armed(self) -> RunnerReply | None:
         """``Armed``, an early reply, or ``None`` if the runner has not enqueued the call in time."""
-        deadline = time.monotonic() + ARMING_S
-        while (remaining := deadline - time.monotonic()) > 0 and self._live.channel.waiting(remaining):
-            if (reply := self._next_reply(self._first_s)) is not None:
-                return reply
-        return None
+        began, most, reply = time.monotonic(), self._arming.seconds, None
+        while reply is None and (left := began + most - time.monotonic()) > 0 and self._live.channel.waiting(left):
+            reply = self._next_reply(self._first_s)
+        self._arming.ended(time.monotonic() - began, armed=isinstance(reply, Armed))
+        return reply
 
     def _next_reply(self, seconds: float) -> RunnerReply | None:
         """The next message; ``None`` for one on memory, which is acted upon. Raises TrialFailed."""
@@ -359,10 +360,9 @@ class RunnerClient:
     def _receive(self, seconds: float, when: str = "during the call") -> RunnerReply:
         channel = self._live.channel
         with self._channel_errors(seconds, when):
-            reply: RunnerReply
             reply, fds = channel.receive_times(RunnerReply, seconds)
         close_descriptors(fds)
-        return reply
+        return reply  # type: ignore[no-any-return]
 
     @contextmanager
     def _channel_errors(self, seconds: float, when: str) -> Iterator[None]:
