@@ -1,7 +1,8 @@
 """The reference in the arithmetic of each precision class, for calibration. Imports torch.
 
 fp32 is the reference with TF32 off. TF32 rounds the operands of every product to ten explicit mantissa bits, as tensor cores
-do; on a GPU that has them their own result counts too. Half is the whole model in fp16 or bf16, whichever errs more.
+do; on a GPU that has them their own result counts too. Half is the whole model in bf16, or in fp16 where an
+operator lacks that.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class _OwnCases:
 
 def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -> Calibration:
     default, dtype = default_class(reference), output_dtype(reference)
-    found = _own_cases(reference, default, main)
+    found = _own_cases(reference, default, main, tolerance)
     own, notes = found.classes, found.notes
     if dtype.is_floating_point and default.value not in own:
         raise ProblemError(
@@ -156,9 +156,13 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
     return Calibration(make_policy(tolerance, default, classes, dtype), tuple(classes), distinct_notes, several)
 
 
-def _own_cases(reference: Reference, default: PrecisionClass, main: Calibration | None) -> _OwnCases:
-    """The errors on two cases; on one where that takes long: a verdict consults the reference again before it rejects."""
+def _own_cases(reference: Reference, default: PrecisionClass, main: Calibration | None, tolerance: str) -> _OwnCases:
+    """The errors on two cases; on one where that takes long: a verdict consults the reference again before it rejects.
+
+    A class that is neither the default nor asked for only explains an error: half, which is slow, is tried once then.
+    """
     every = (PrecisionClass.FP32, PrecisionClass.TF32, PrecisionClass.HALF)
+    decides_half = default is PrecisionClass.HALF or tolerance == f"class:{PrecisionClass.HALF}"
     least = _least_errors(reference, output_dtype(reference))
     known = _OwnCases(several=main.several if main is not None else "")
     for trial in range(_SEEDS):
@@ -170,7 +174,7 @@ def _own_cases(reference: Reference, default: PrecisionClass, main: Calibration 
                 "match it: remove the dropout, or switch it to eval mode"
             )
         known.notes += [case.note] if case.note else []
-        found = class_errors(reference, case, every)
+        found = class_errors(reference, case, every if trial == 0 or decides_half else every[:-1])
         called = functools.cache(functools.partial(reference.call, case.model, case.inputs))
         if not known.several and default.value in found and several_right(reference, case, found[default.value], called):
             known.several = OWN

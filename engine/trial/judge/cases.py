@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -213,9 +214,8 @@ def _in_class(reference: Reference, case: Case, precision: PrecisionClass) -> It
         case PrecisionClass.HALF if half_problem:
             yield call()
         case PrecisionClass.HALF:
-            for dtype in (torch.float16, torch.bfloat16):
-                if (outputs := _whole_model_in(reference, case, dtype)) is not None:
-                    yield outputs
+            models = (_whole_model_in(reference, case, dtype) for dtype in (torch.bfloat16, torch.float16))
+            yield from itertools.islice((outputs for outputs in models if outputs is not None), 1)
 
 
 def _on_nudged_inputs(reference: Reference, case: Case) -> Iterator[Sequence[torch.Tensor]]:

@@ -91,6 +91,7 @@ def _warm_up() -> None:
             from engine.trial.shared.cuda import driver
 
             driver.preload()
+            importlib.import_module("torch._dynamo")  # a dispatch mode imports it: a second for every process with weights
             with contextlib.suppress(Exception):  # not installed, or made for another torch: a module that needs it will say so
                 importlib.import_module("triton")
 
