@@ -21,7 +21,7 @@ from functools import partial
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from engine.trial.judge.blocks import Blocks, Moments, in_blocks, moments, read_rows
+from engine.trial.judge.blocks import Blocks, Moments, in_blocks, moments, read_numbers, read_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +160,11 @@ def larger(one: float, other: float) -> float:
 
 def _differing(output: torch.Tensor, reference: torch.Tensor, undecided: torch.Tensor | None) -> int:
     """How many integers or booleans differ, apart from the undecided ones."""
-    count = 0
+    counts: list[torch.Tensor] = []
     for mine, right, *open_ones in in_blocks(*([output, reference] if undecided is None else [output, reference, undecided])):
         differ = _as_bytes(mine) != _as_bytes(right.to(mine.dtype))
-        count += int((differ & ~open_ones[0] if open_ones else differ).sum())
-    return count
+        counts.append((differ & ~open_ones[0] if open_ones else differ).sum())
+    return int(sum(read_numbers(counts)))
 
 
 def spread(reference: torch.Tensor) -> float:
@@ -190,17 +190,21 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def _mask_flaw(output: torch.Tensor, reference: torch.Tensor, name: str) -> str:
     """A message on elements that are finite in one only, or not finite in another way; empty if there are none."""
-    wrong, first, done, differ = 0, "", 0, False
+    sizes: list[int] = []
+    rows: list[torch.Tensor] = []
     for mine, right in in_blocks(output, reference):
-        here, there = torch.isfinite(mine), torch.isfinite(right)
-        if count := int((here != there).sum()):
-            place = int(torch.nonzero(here != there)[0])
-            what = "is not finite" if bool(there[place]) else "is finite where the reference is not"
-            first = first or f"the first at {done + place} {what} (unwritten or overflowed?)"
-            wrong += count
-        a, b = mine[~there].to(torch.float64), right[~there].to(torch.float64)
-        differ |= not bool(((torch.isnan(a) & torch.isnan(b)) | (a == b)).all())
-        done += mine.numel()
+        there = torch.isfinite(right)
+        apart = torch.isfinite(mine) != there
+        place = apart.to(torch.uint8).argmax()  # the first
+        same = there | (torch.isnan(mine) & torch.isnan(right)) | (mine.to(torch.float64) == right)
+        rows.append(torch.stack((apart.sum(), place, there.take(place).to(torch.int64), (~same).sum())))
+        sizes.append(mine.numel())
+    wrong, first, done, differ = 0, "", 0, False
+    for size, (count, place_here, should_be_finite, others) in zip(sizes, read_rows(rows), strict=True):
+        if count:
+            what = "is not finite" if should_be_finite else "is finite where the reference is not"
+            first = first or f"the first at {done + int(place_here)} {what} (unwritten or overflowed?)"
+        wrong, differ, done = wrong + int(count), differ or others > 0, done + size
     if wrong:
         return f"{name}: {wrong} of {output.numel()} elements wrong, {first}"
     return f"{name}: infinities or NaNs differ from the reference's" if differ else ""

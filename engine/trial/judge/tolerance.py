@@ -23,7 +23,7 @@ from engine.domain.mismatch import Mismatch
 from engine.domain.model import PrecisionClass
 from engine.domain.preparation import ClassErrors
 from engine.trial.judge import special_values
-from engine.trial.judge.blocks import in_blocks
+from engine.trial.judge.blocks import in_blocks, read_numbers
 from engine.trial.judge.comparison import (
     NO_ERROR,
     Errors,
@@ -282,7 +282,7 @@ def _with_undefined(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Te
 
 def _is_finite(tensor: torch.Tensor) -> bool:
     """Whether every element is."""
-    return all(bool(torch.isfinite(block).all()) for (block,) in in_blocks(tensor))
+    return all(read_numbers([torch.isfinite(block).all() for (block,) in in_blocks(tensor)]))
 
 
 def _at_least(limit: ClassErrors, rounding: Errors) -> ClassErrors:
