@@ -14,6 +14,7 @@ from engine.domain.errors import DeviceError
 from engine.trial.judge import comparison, fused_comparison
 from engine.trial.judge.comparison import compare, finite_errors, finite_moments, finite_rounding, spread
 from engine.trial.judge.fused_comparison import DeviceKernels, fused_pair
+from engine.trial.shared.cuda import nvrtc
 
 pytestmark = pytest.mark.gpu
 
@@ -120,7 +121,8 @@ def test_without_a_compiler_blocks_do_the_work(expected: torch.Tensor, monkeypat
 
 
 def test_machine_code_for_another_device_is_left_to_blocks(expected: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = DeviceKernels(lambda source, options: b"\x7fELF no machine code" + bytes(64))
+    other = "-arch=sm_75" if torch.cuda.get_device_capability() != (7, 5) else "-arch=sm_80"
+    made = DeviceKernels(lambda source, options: nvrtc.compiled(source, [other, *options[1:]]))
     monkeypatch.setattr(fused_comparison, "KERNELS", made)
     assert fused_pair(expected, expected) is None
     assert made.missing.startswith("loading comparison.cu failed")
