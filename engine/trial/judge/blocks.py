@@ -74,6 +74,12 @@ def read_rows(rows: Sequence[torch.Tensor]) -> list[list[float]]:
     return found
 
 
+def read_numbers(found: Sequence[torch.Tensor]) -> list[float]:
+    """Single numbers of one device, read at once."""
+    numbers: list[float] = torch.stack(tuple(found)).tolist() if found else []
+    return numbers
+
+
 def as_integers(tensor: torch.Tensor) -> torch.Tensor:
     """As integers: equal NaNs compare equal. As int64 where possible, which compares many times faster than bytes."""
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""The error of an output: compared with the expected one, block by block. Imports torch.
+"""The error of an output: compared with the expected one, block by block or, if large, in one pass on a GPU. Imports torch.
 
 With output o and expected r:
 
@@ -21,7 +21,8 @@ from functools import partial
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from engine.trial.judge.blocks import Blocks, Moments, in_blocks, moments, read_rows
+from engine.trial.judge.blocks import Blocks, Moments, in_blocks, moments, read_numbers, read_rows
+from engine.trial.judge.fused_comparison import FusedPair, fused_pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +87,36 @@ def _compare_one(output: torch.Tensor, reference: torch.Tensor, name: str, undec
         return Errors(0.0, 0.0, float(wrong > 0), flaw)
     if output.dtype.is_complex:
         return _compare_one(torch.view_as_real(output), torch.view_as_real(reference.to(torch.complex128)), name)
-    pairs: Pairs = lambda: in_blocks(output, reference)  # type: ignore[assignment, return-value]  # noqa: E731
-    errors = errors_of(pairs, remembered_moments(reference, lambda: (right for _, right in pairs())))
+    errors = _errors_of_all(output, reference)
     if errors.finite or (_finite_sum(output) and _finite_sum(reference)):
         return errors
     if flaw := _mask_flaw(output, reference, name):
         return Errors(math.inf, math.inf, math.inf, flaw)
-    return errors_of(lambda: finite_pairs(output, reference))
+    return finite_errors(output, reference)
+
+
+def _errors_of_all(output: torch.Tensor, reference: torch.Tensor) -> Errors:
+    pairs: Pairs = lambda: in_blocks(output, reference)  # type: ignore[assignment, return-value]  # noqa: E731
+    known = remembered_moments(reference, lambda: (right for _, right in pairs()))
+    fused = fused_pair(output, reference)
+    return errors_of(pairs, known) if fused is None else _from_rows(known, fused.rows)
+
+
+def finite_errors(output: torch.Tensor, reference: torch.Tensor) -> Errors:
+    """Errors of the elements that are finite in both."""
+    fused = fused_pair(output, reference, finite=True)
+    return errors_of(partial(finite_pairs, output, reference)) if fused is None else _of_fused(fused)
+
+
+def finite_rounding(output: torch.Tensor, reference: torch.Tensor, dtype: torch.dtype) -> Errors:
+    """Errors of the expected elements, rounded to a type, where they are finite in both and in that type."""
+    fused = fused_pair(output, reference, finite=True, rounded=dtype)
+    blocks: Pairs = partial(rounded_pairs, partial(finite_pairs, output, reference), dtype)
+    return errors_of(blocks) if fused is None else _of_fused(fused)
+
+
+def _of_fused(fused: FusedPair) -> Errors:
+    return _from_rows(fused.moments(), fused.rows)
 
 
 Pairs = Callable[[], Iterator[tuple[torch.Tensor, torch.Tensor]]]
@@ -113,12 +137,17 @@ _remembered: MutableMapping[torch.Tensor, tuple[int, Moments]] = WeakIdKeyDictio
 def remembered_moments(tensor: torch.Tensor, blocks: Blocks) -> Moments:
     """The moments of a tensor with these ``blocks``. They are computed once, as long as nothing is written to it."""
     if tensor.is_inference():  # its version is not counted
-        return moments(blocks())
+        return _moments(tensor, blocks)
     version, found = _remembered.get(tensor, (-1, Moments()))
     if version != tensor._version:
-        found = moments(blocks())
+        found = _moments(tensor, blocks)
         _remembered[tensor] = tensor._version, found
     return found
+
+
+def _moments(tensor: torch.Tensor, blocks: Blocks) -> Moments:
+    fused = fused_pair(tensor, tensor)
+    return moments(blocks()) if fused is None else fused.moments()
 
 
 def finite_moments(tensor: torch.Tensor) -> Moments:
@@ -126,15 +155,19 @@ def finite_moments(tensor: torch.Tensor) -> Moments:
     found = remembered_moments(tensor, lambda: (block for (block,) in in_blocks(tensor)))
     if math.isfinite(found.square):
         return found
+    if (fused := fused_pair(tensor, tensor, finite=True)) is not None:
+        return fused.moments()
     return moments(block[torch.isfinite(block)] for (block,) in in_blocks(tensor))
 
 
 def errors_of(pairs: Pairs, known: Moments | None = None) -> Errors:
     """Errors of finite elements, block by block; ``known``: the moments of the expected ones."""
     found = known or moments(right for _, right in pairs())
-    if not found.count:
-        return NO_ERROR
-    unit = spread_of(found) or found.rms
+    return _from_rows(found, partial(_rows_of_blocks, pairs))
+
+
+def _rows_of_blocks(pairs: Pairs, unit: float) -> list[list[float]]:
+    """For each block the sum of squared errors, the largest error, and the largest error ÷ (|expected| + ``unit``)."""
     rows: list[torch.Tensor] = []
     for output, right in pairs():
         if not output.numel():
@@ -142,14 +175,22 @@ def errors_of(pairs: Pairs, known: Moments | None = None) -> Errors:
         reference = right.to(torch.float64)
         difference = output - reference
         norm, ends = _norm(difference), torch.aminmax(difference)
-        scaled = torch.aminmax(difference.div_(reference.abs().add_(unit + _TINY)))
+        scaled = torch.aminmax(difference.div_(reference.abs().add_(unit)))
         rows.append(torch.stack((norm, *ends, *scaled)))
+    return [
+        [norm * norm, larger(abs(least), abs(most)), larger(abs(least_scaled), abs(most_scaled))]
+        for norm, least, most, least_scaled, most_scaled in read_rows(rows)
+    ]
+
+
+def _from_rows(found: Moments, rows: Callable[[float], list[list[float]]]) -> Errors:
+    if not found.count:
+        return NO_ERROR
+    unit = spread_of(found) or found.rms
     squares, max_abs, max_scaled = 0.0, 0.0, 0.0
-    for total, *ends_here in read_rows(rows):
-        least, most, least_scaled, most_scaled = map(abs, ends_here)
-        squares += total * total
-        max_abs = larger(larger(max_abs, least), most)
-        max_scaled = larger(larger(max_scaled, least_scaled), most_scaled)
+    for total, largest, scaled in rows(unit + _TINY):
+        squares += total
+        max_abs, max_scaled = larger(max_abs, largest), larger(max_scaled, scaled)
     return Errors(math.sqrt(squares) / max(unit * math.sqrt(found.count), _TINY), max_scaled, max_abs)
 
 
@@ -160,11 +201,11 @@ def larger(one: float, other: float) -> float:
 
 def _differing(output: torch.Tensor, reference: torch.Tensor, undecided: torch.Tensor | None) -> int:
     """How many integers or booleans differ, apart from the undecided ones."""
-    count = 0
+    counts: list[torch.Tensor] = []
     for mine, right, *open_ones in in_blocks(*([output, reference] if undecided is None else [output, reference, undecided])):
         differ = _as_bytes(mine) != _as_bytes(right.to(mine.dtype))
-        count += int((differ & ~open_ones[0] if open_ones else differ).sum())
-    return count
+        counts.append((differ & ~open_ones[0] if open_ones else differ).sum())
+    return int(sum(read_numbers(counts)))
 
 
 def spread(reference: torch.Tensor) -> float:
@@ -190,17 +231,21 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def _mask_flaw(output: torch.Tensor, reference: torch.Tensor, name: str) -> str:
     """A message on elements that are finite in one only, or not finite in another way; empty if there are none."""
-    wrong, first, done, differ = 0, "", 0, False
+    sizes: list[int] = []
+    rows: list[torch.Tensor] = []
     for mine, right in in_blocks(output, reference):
-        here, there = torch.isfinite(mine), torch.isfinite(right)
-        if count := int((here != there).sum()):
-            place = int(torch.nonzero(here != there)[0])
-            what = "is not finite" if bool(there[place]) else "is finite where the reference is not"
-            first = first or f"the first at {done + place} {what} (unwritten or overflowed?)"
-            wrong += count
-        a, b = mine[~there].to(torch.float64), right[~there].to(torch.float64)
-        differ |= not bool(((torch.isnan(a) & torch.isnan(b)) | (a == b)).all())
-        done += mine.numel()
+        there = torch.isfinite(right)
+        apart = torch.isfinite(mine) != there
+        place = apart.to(torch.uint8).argmax()  # the first
+        same = there | (torch.isnan(mine) & torch.isnan(right)) | (mine.to(torch.float64) == right)
+        rows.append(torch.stack((apart.sum(), place, there.take(place).to(torch.int64), (~same).sum())))
+        sizes.append(mine.numel())
+    wrong, first, done, differ = 0, "", 0, False
+    for size, (count, place_here, should_be_finite, others) in zip(sizes, read_rows(rows), strict=True):
+        if count:
+            what = "is not finite" if should_be_finite else "is finite where the reference is not"
+            first = first or f"the first at {done + int(place_here)} {what} (unwritten or overflowed?)"
+        wrong, differ, done = wrong + int(count), differ or others > 0, done + size
     if wrong:
         return f"{name}: {wrong} of {output.numel()} elements wrong, {first}"
     return f"{name}: infinities or NaNs differ from the reference's" if differ else ""
@@ -210,7 +255,7 @@ def rounding_errors(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Te
     """The error of the expected outputs, rounded to the types of the outputs."""
     inexact = [(o, e) for o, e in zip(outputs, expected, strict=True) if not compared_exactly(o) and o.numel()]
     real = [(torch.view_as_real(o), torch.view_as_real(e)) if o.dtype.is_complex else (o, e) for o, e in inexact]
-    return worst_of(errors_of(partial(rounded_pairs, partial(finite_pairs, e, e), o.dtype)) for o, e in real)
+    return worst_of(finite_rounding(e, e, o.dtype) for o, e in real)
 
 
 def rounded_pairs(pairs: Pairs, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

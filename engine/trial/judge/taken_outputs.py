@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.trial.judge.blocks import as_integers, in_blocks, moments, on_host
+from engine.trial.judge.blocks import as_integers, in_blocks, moments, on_host, read_numbers
 
 _WORDS = 1 << 22
 """Words of a block: their keys and products stay in a GPU's cache."""
@@ -95,8 +95,10 @@ def largest_difference(now: Sequence[torch.Tensor], before: Sequence[torch.Tenso
         if torch.equal(as_integers(output), as_integers(earlier.to(output.device))):
             continue
         rms = moments(b.abs() if b.is_complex() else b for (b,) in in_blocks(earlier)).rms
+        found: list[torch.Tensor] = []
         for mine, other in in_blocks(output, earlier):
             a, b = (t.to(torch.complex128 if t.is_complex() else torch.float64) for t in (mine, other))
             apart = (a - b).abs() / (b.abs() + rms + 1e-300)
-            worst = max(worst, float(apart.nan_to_num(nan=float("inf")).max()))
+            found.append(apart.nan_to_num(nan=float("inf")).max())
+        worst = max([worst, *read_numbers(found)])
     return worst

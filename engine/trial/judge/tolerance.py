@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Protocol
 
 import torch
@@ -23,17 +22,16 @@ from engine.domain.mismatch import Mismatch
 from engine.domain.model import PrecisionClass
 from engine.domain.preparation import ClassErrors
 from engine.trial.judge import special_values
-from engine.trial.judge.blocks import in_blocks
+from engine.trial.judge.blocks import in_blocks, read_numbers
 from engine.trial.judge.comparison import (
     NO_ERROR,
     Errors,
-    Pairs,
     compare,
     compared_exactly,
-    errors_of,
+    finite_errors,
     finite_pairs,
+    finite_rounding,
     larger,
-    rounded_pairs,
     rounding_errors,
     worst_of,
 )
@@ -248,12 +246,9 @@ class ClassPolicy:
     ) -> CheckResult:
         """Outputs on infinite or NaN inputs: a failure where arithmetic defines them, else a caveat."""
         found = special_values.compare_special(outputs, expected)
-        finite: list[tuple[Pairs, torch.dtype]] = [
-            (partial(finite_pairs, mine, right), mine.dtype)
-            for mine, right in zip(outputs, expected, strict=True) if mine.dtype.is_floating_point
-        ]  # fmt: skip
-        errors = worst_of(errors_of(pairs) for pairs, _ in finite)
-        rounding = worst_of(errors_of(partial(rounded_pairs, pairs, dtype)) for pairs, dtype in finite)
+        real = [pair for pair in zip(outputs, expected, strict=True) if pair[0].dtype.is_floating_point]
+        errors = worst_of(finite_errors(mine, right) for mine, right in real)
+        rounding = worst_of(finite_rounding(mine, right, mine.dtype) for mine, right in real)
         wrong = not within(errors, _at_least(self.limit(distribution), rounding))
         if not (wrong or found.different):
             return CheckResult(errors, passed=True)
@@ -282,7 +277,7 @@ def _with_undefined(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Te
 
 def _is_finite(tensor: torch.Tensor) -> bool:
     """Whether every element is."""
-    return all(bool(torch.isfinite(block).all()) for (block,) in in_blocks(tensor))
+    return all(read_numbers([torch.isfinite(block).all() for (block,) in in_blocks(tensor)]))
 
 
 def _at_least(limit: ClassErrors, rounding: Errors) -> ClassErrors:

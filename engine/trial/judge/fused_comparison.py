@@ -1,0 +1,199 @@
+"""Moments and errors of large tensors on a GPU in one pass each, by the kernels of ``comparison.cu``. Imports torch.
+
+In blocks, a comparison costs a dozen launches for every 4 million elements, which take longer than reading them. The kernels
+are compiled in the judge's process, for the types at hand. Where that fails, or the tensors do not qualify, blocks do the work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from engine.domain.errors import DeviceError
+from engine.trial.judge.blocks import Moments
+from engine.trial.shared.cuda import driver as cuda
+from engine.trial.shared.cuda import nvrtc
+from engine.trial.shared.cuda.packing import pack_config, pack_parameters
+
+LEAST = 1 << 25
+"""Elements from which on the kernels are used. Compiling them takes as long as the launches of some 3000 blocks, and a trial
+compares about 60 times: with fewer than 8 blocks in a tensor, a session of a few kernels would not gain it back."""
+SOURCE = Path(__file__).with_name("comparison.cu")
+THREADS, TILE, BLOCKS_PER_UNIT = 256, 8, 4
+"""As in ``comparison.cu``."""
+_TYPES = {torch.float64: "double", torch.float32: "float", torch.float16: "Half", torch.bfloat16: "Bfloat"}
+_ROUNDED_AT_ONCE = 1 << 24
+"""Elements that are rounded before they are compared: they need memory of their own."""
+_NUMBERS = 3
+"""In a row of results."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonVariant:
+    """What the kernels are compiled for: two types, and whether elements count that are not finite in both."""
+
+    output: torch.dtype
+    expected: torch.dtype
+    finite: bool
+
+    def macros(self) -> list[str]:
+        """The macros of ``comparison.cu``, as options of a compiler."""
+        return [
+            f"-DOUTPUT={_TYPES[self.output]}", f"-DEXPECTED={_TYPES[self.expected]}", f"-DFINITE_ONLY={int(self.finite)}",
+        ]  # fmt: skip
+
+
+class Kernels(Protocol):
+    """The compiled kernels of ``comparison.cu``."""
+
+    device_type: str
+    """Of the tensors that they read."""
+
+    def ready(self, variant: ComparisonVariant, device: torch.device) -> bool:
+        """Whether this variant can be launched there."""
+
+    def launch(
+        self, name: str, variant: ComparisonVariant, output: torch.Tensor, expected: torch.Tensor, unit: float
+    ) -> torch.Tensor:
+        """Enqueues ``moments`` or ``errors`` (which reads ``unit``) of flat tensors. The result: a row for each block."""
+
+
+Compiler = Callable[[str, Sequence[str]], bytes]
+"""Makes machine code of CUDA C++ and options. Raises :class:`DeviceError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    context: Any
+    functions: dict[str, int]
+    most_blocks: int
+
+
+class DeviceKernels:
+    """The kernels on GPUs, each variant compiled at its first use."""
+
+    device_type = "cuda"
+
+    def __init__(self, compiler: Compiler = nvrtc.compiled) -> None:
+        self._compiler = compiler
+        self._loaded: dict[tuple[int, ComparisonVariant], _Loaded | None] = {}
+        self.missing = ""
+        """Why a variant cannot be launched; empty if all could be."""
+
+    def ready(self, variant: ComparisonVariant, device: torch.device) -> bool:
+        key = (device.index, variant)
+        if key not in self._loaded:
+            self._loaded[key] = None
+            try:
+                self._loaded[key] = self._load(variant, device.index)
+            except DeviceError as error:
+                self.missing = str(error)
+        return self._loaded[key] is not None
+
+    def _load(self, variant: ComparisonVariant, index: int) -> _Loaded:
+        context, driver = cuda.Context.open(index), cuda.bindings()
+        major, minor = (context.attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
+        options = [f"-arch=sm_{major}{minor}", "-std=c++17", *variant.macros()]
+        image = self._compiler(SOURCE.read_text(encoding="utf-8"), options)
+        module = cuda.check(driver.cuModuleLoadData(image), f"loading {SOURCE.name}")
+        functions = {
+            name: int(cuda.check(driver.cuModuleGetFunction(module, name.encode()), f"looking up {name}"))
+            for name in ("moments", "errors")
+        }
+        handle = cuda.check(driver.cuCtxGetCurrent(), f"reading the context of cuda:{index}")
+        return _Loaded(handle, functions, BLOCKS_PER_UNIT * context.attribute("MULTIPROCESSOR_COUNT"))
+
+    def launch(
+        self, name: str, variant: ComparisonVariant, output: torch.Tensor, expected: torch.Tensor, unit: float
+    ) -> torch.Tensor:
+        """Raises :class:`DeviceError` if the launch fails."""
+        loaded, device = self._loaded[output.device.index, variant], output.device
+        assert loaded is not None, "launch what is ready"
+        blocks = blocks_for(expected.numel(), loaded.most_blocks)
+        with torch.cuda.device(device):
+            rows = torch.empty((blocks, _NUMBERS), dtype=torch.float64, device=device)
+            numbers = [struct.pack("<d", unit)] if name == "errors" else []
+            values: list[int | bytes] = [output.data_ptr(), expected.data_ptr(), expected.numel(), *numbers, rows.data_ptr()]
+            config = pack_config((blocks, 1, 1), (THREADS, 1, 1), 0, torch.cuda.current_stream(device).cuda_stream)
+            parameters = pack_parameters(values)
+            cuda.check(cuda.bindings().cuCtxSetCurrent(loaded.context), f"entering the context of {device}")
+            code = cuda.native().cuLaunchKernelEx(
+                ctypes.byref(config.config), ctypes.c_void_p(loaded.functions[name]), parameters.table, None
+            )
+        if code:
+            raise DeviceError(f"launching {name} of {SOURCE.name} failed: {cuda.explain(code)}")
+        return rows
+
+
+def blocks_for(count: int, most: int) -> int:
+    """Blocks of a launch on ``count`` elements."""
+    return max(1, min(most, -(-count // (THREADS * TILE))))
+
+
+KERNELS: Kernels = DeviceKernels()
+
+
+@dataclass(frozen=True, slots=True)
+class FusedPair:
+    """An output and the expected one, which the kernels can read."""
+
+    output: torch.Tensor
+    expected: torch.Tensor
+    finite: bool
+    rounded: torch.dtype | None
+
+    @property
+    def variant(self) -> ComparisonVariant:
+        return ComparisonVariant(self.rounded or self.output.dtype, self.expected.dtype, self.finite)
+
+    def moments(self) -> Moments:
+        """The moments of the expected elements."""
+        found = Moments()
+        for count, mean, squares in self._rows("moments"):
+            if count:
+                found = found.joined(int(count), mean, squares / count + mean * mean, squares / count)
+        return found
+
+    def rows(self, unit: float) -> list[list[float]]:
+        """Sums of squared errors, largest errors, and largest errors ÷ (|expected| + ``unit``)."""
+        return self._rows("errors", unit)
+
+    def _rows(self, name: str, unit: float = 0.0) -> list[list[float]]:
+        made = [KERNELS.launch(name, self.variant, mine, right, unit) for mine, right in self._pieces()]
+        found: list[list[float]] = torch.cat(made).tolist()
+        return found
+
+    def _pieces(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        mine, right = self.output.view(-1), self.expected.view(-1)
+        if self.rounded is None:
+            yield mine, right
+            return
+        for start in range(0, max(1, right.numel()), _ROUNDED_AT_ONCE):
+            here, wide = (flat[start : start + _ROUNDED_AT_ONCE] for flat in (mine, right))
+            yield torch.where(torch.isfinite(here), wide.to(self.rounded), math.nan), wide
+
+
+def fused_pair(
+    output: torch.Tensor, expected: torch.Tensor, *, finite: bool = False, rounded: torch.dtype | None = None
+) -> FusedPair | None:
+    """The pair, if the kernels can read it. ``finite``: only elements that are finite in both count.
+
+    ``rounded``: not the output's elements are compared, but the expected ones rounded to this type, where the output is finite.
+    """
+    if expected.numel() < LEAST or not (_is_plain(output) and _is_plain(expected) and output.device == expected.device):
+        return None
+    pair = FusedPair(output, expected, finite, rounded)
+    return pair if pair.variant.output in _TYPES and KERNELS.ready(pair.variant, output.device) else None
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements lie one after the other, on a device of the kernels, in a type they know."""
+    on_device = tensor.device.type == KERNELS.device_type
+    return on_device and tensor.dtype in _TYPES and tensor.is_contiguous() and not tensor.is_neg()
