@@ -50,7 +50,7 @@ def assert_same(work: Callable[[], object]) -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("wide", [torch.float64, torch.float32])
 def test_the_kernels_find_what_blocks_find(expected: torch.Tensor, dtype: torch.dtype, wide: torch.dtype) -> None:
-    right = expected.to(wide)
+    right = expected.to(wide, copy=True)  # it is changed below
     output = (expected + 1e-3).to(dtype)
     kernels = fused_comparison.KERNELS
     assert fused_pair(output, right) is not None, getattr(kernels, "missing", "")
