@@ -29,7 +29,7 @@ _ARMING_S = 0.005
 timed until its reply."""
 _MOST_ARMING_S = 0.05
 """The limit for one whose calls take longer to enqueue. With 5 ms, a ResNet in eager mode (3 to 8 ms) was timed one way or the
-other by chance, and took 1.4 or 3.8 ms on an H200."""
+other at random, and took 1.4 or 3.8 ms on an H200."""
 _TRIES = 2
 """Calls after the first, in which compilers may run, in which a runner may take the longest limit."""
 _ROOM = 4
