@@ -91,9 +91,10 @@ def _warm_up() -> None:
             from engine.trial.shared.cuda import driver
 
             driver.preload()
-            importlib.import_module("torch._dynamo")  # a dispatch mode imports it: a second for every process with weights
-            with contextlib.suppress(Exception):  # not installed, or made for another torch: a module that needs it will say so
-                importlib.import_module("triton")
+            # A dispatch mode imports dynamo: a second for every process with weights.
+            for name in ("triton", "torch._dynamo"):
+                with contextlib.suppress(Exception):  # missing, or made for another torch: a module that needs it will say so
+                    importlib.import_module(name)
 
 
 def _answer(channel: Channel, runners: set[int], errors: dict[int, int], request: HostRequest, fds: list[int]) -> None:
