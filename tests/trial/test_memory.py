@@ -291,6 +291,27 @@ def test_a_kernel_gets_no_process_that_has_ended() -> None:
     assert len(closed) == 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "contract", "kept"),
+    [("cuda", "plan", True), ("cuda", "host", False), ("cuda", "module", False), ("cpu", "plan", False)],
+)
+def test_what_a_kernel_without_host_code_leaves_over_serves_the_next(
+    kind: str, contract: str, *, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most kernels of a round are only screened: two processes of each were ended unused."""
+    monkeypatch.setattr(
+        process_pool, "RunnerClient", lambda host, **options: SimpleNamespace(alive=True, close=lambda: None, **options)
+    )
+    pool = ProcessPool(catalog.find("softmax"), replace(devices.describe("cpu"), kind=kind), cold=True, confined=False)
+    pool.kernel(contract)
+    pool.prestart(2)
+    waiting = list(pool._prestarted)
+    pool._let_run(contract)
+    pool.discard_prestarted()
+    assert pool._prestarted == (waiting if kept else [])
+    assert (pool.kernel(contract) is waiting[1]) is kept
+
+
 def test_a_kernel_with_host_code_gets_all_work_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its streams would wait for each other in a context with one queue; what was started for another contract is ended."""
     device = devices.describe("cpu")

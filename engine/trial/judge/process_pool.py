@@ -55,7 +55,7 @@ class ProcessPool:
         self._null_runners: dict[str, RunnerClient] = {}
         self._baseline_runners: dict[tuple[str, int], RunnerClient] = {}
         self._prestarted: list[RunnerClient] = []
-        self._prestarted_unused = False
+        self._prestarted_untouched = False
         self._few_queues = False
         self.keeps_loads = False
         """Whether trusted runners keep what they have loaded for every workload: their test beds stay."""
@@ -104,7 +104,7 @@ class ProcessPool:
         self._null_runners.clear()
         self._baseline_runners.clear()
         self._prestarted.clear()
-        self._prestarted_unused = False
+        self._prestarted_untouched = False
 
     def kernel(self, contract: str, *, rival: bool = False) -> RunnerClient:
         """A fresh runner for a kernel of this contract: a prestarted or a new one."""
@@ -194,11 +194,12 @@ class ProcessPool:
     def prestart(self, kernels: int) -> None:
         """Start the runners of the next precise measurement: their contexts are created while the kernel is verified.
 
-        They serve one kernel only, because they share its PID namespace; it is expected to be of the last one's contract.
+        They serve one kernel only, because they share its PID namespace; it is expected to be of the last one's contract. A
+        kernel without host code cannot reach them: what it leaves over serves the next one.
         """
         kernels = kernels if self._keeps_processes else min(kernels, self._pairs_ahead)
         if kernels and not self._prestarted:
-            self._prestarted_unused = True
+            self._prestarted_untouched = True
         while len(self._prestarted) < kernels:
             self._prestarted.append(self._new_runner())
 
@@ -208,16 +209,21 @@ class ProcessPool:
             runner.stand_by()
 
     def discard_prestarted(self) -> None:
-        """End the runners that were prestarted for another kernel, unless no kernel was loaded since."""
-        if self._prestarted_unused:
+        """End the runners that were prestarted for another kernel, unless no kernel with host code was loaded since."""
+        if self._prestarted_untouched:
             return
         for runner in self._prestarted:
             runner.close()
         self._prestarted.clear()
 
+    def _let_run(self, contract: str) -> None:
+        """A kernel of this contract is about to run: its host code, if it has any, can reach what is prestarted."""
+        if self._device.kind == "cpu" or not _on_one_stream(contract):
+            self._prestarted_untouched = False
+
     def load_kernel(self, runner: RunnerClient, bed: TestBed, candidate: Candidate, built: WorkloadBinary) -> None:
         """Send a kernel's artefact to its runner. Raises TrialFailed if the runner has died."""
-        self._prestarted_unused = False
+        self._let_run(candidate.contract)
         artefact = [arena.sealed(built.content)] if built.binary else []
         load, fds = self._load(
             runner, bed, contract=candidate.contract, source=candidate.source, filename=candidate.name,
