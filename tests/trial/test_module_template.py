@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.trial.messages import Slot
 from engine.trial.runner.calls import OutputError, checked_output
-from engine.trial.runner.modules import dense, flattened
+from engine.trial.runner.returned import dense, flattened
 from engine.trial.shared.argument_codec import decode_call, decode_value, encode_call, encode_value
 
 PLAIN = (
