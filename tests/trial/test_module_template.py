@@ -134,6 +134,11 @@ def test_only_a_plain_tensor_of_the_exact_kind_is_an_output(value: object, why: 
         checked_output(value, OUT, "cpu")
 
 
+def test_a_nested_tensor_is_called_one() -> None:
+    with pytest.raises(OutputError, match="returned a nested tensor, not a plain, dense one"):
+        dense(torch.nested.as_nested_tensor([torch.zeros(3)] * 2))
+
+
 @pytest.mark.parametrize("value", [torch.ones(2, 3), torch.nn.Parameter(torch.ones(2, 3)), torch.ones(3, 2).t()])
 def test_views_and_parameters_are_plain_tensors(value: torch.Tensor) -> None:
     found = checked_output(value, OUT, "cpu")

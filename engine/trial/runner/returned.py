@@ -16,9 +16,12 @@ def dense(value: Any) -> Any:
     """An output whose memory holds its values in order, as the judge reads them.
 
     A strided view, and a conjugate or a negation that torch has put off, are copied on the kernel's own time.
+    Raises OutputError for a nested tensor, which has no shape.
     """
     if type(value) not in (torch.Tensor, nn.Parameter) or value.layout != torch.strided:
         return value
+    if value.is_nested:
+        raise OutputError("returned a nested tensor, not a plain, dense one")
     if torch.Tensor.is_contiguous(value) and not (torch.Tensor.is_conj(value) or torch.Tensor.is_neg(value)):
         return value
     return torch.resolve_neg(torch.resolve_conj(torch.Tensor.contiguous(value)))
