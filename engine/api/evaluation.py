@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from engine.domain import regimes
 from engine.domain import work as w
 from engine.domain.corroboration import MEASURED, NOT_CORROBORATED, QUARANTINED
-from engine.domain.errors import EspalierError
+from engine.domain.errors import EspalierError, KernelCodeError
 from engine.domain.model import Dialect, Problem
 from engine.domain.preparation import Preparation
 from engine.problem import catalog, header
@@ -225,10 +225,13 @@ def _tunable_choices(wanted: EvaluationRequest, bench: Workbench) -> Sequence[di
     if wanted.variants == 1:
         return [dict(wanted.seed.tunables)]
     kernel = wanted.seed.kernel
-    declared = tuning.parse_tunables(kernel.text, kernel.dialect)
-    requires = tuning.parse_requires(kernel.text, kernel.dialect)
     names = header.plan_names(bench.signature, bench.device.units)
-    return [dict(chosen) for chosen in tuning.variants(declared, requires, names, wanted.variants, 0)]
+    try:
+        declared = tuning.parse_tunables(kernel.text, kernel.dialect)
+        requires = tuning.parse_requires(kernel.text, kernel.dialect)
+        return [dict(chosen) for chosen in tuning.variants(declared, requires, names, wanted.variants, 0)]
+    except KernelCodeError as error:
+        raise KernelCodeError(f"{kernel.name}: {error}") from error
 
 
 _ORDER = (MEASURED, NOT_CORROBORATED, QUARANTINED)

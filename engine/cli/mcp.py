@@ -41,6 +41,8 @@ def mcp(
 
     Standard input and output speak the protocol: a coding agent starts this command itself. Needs `pip install espalier[mcp]`.
     """
+    if root is not None and not root.is_dir():
+        raise CommandExit(BAD_INPUT, f"--root: {root} is not a folder: give the one in which your problems lie")
     if importlib.util.find_spec("mcp") is None:
         raise CommandExit(BAD_INPUT, "the MCP SDK is missing: pip install 'espalier[mcp]'")
     stated = name or os.environ.get(AGENT_NAME) or None

@@ -7,7 +7,15 @@ from torch import Tensor, nn
 
 from engine.domain.errors import ProblemError
 from engine.problem.operands import model_tensors
-from engine.problem.values import contiguous, kind_without_strides, output_tensors, storage, tensors
+from engine.problem.values import (
+    OutputLayout,
+    contiguous,
+    kind_without_strides,
+    output_layout,
+    output_tensors,
+    storage,
+    tensors,
+)
 
 
 class ForwardOutputs:
@@ -19,6 +27,8 @@ class ForwardOutputs:
         self._shapes: tuple[tuple[int, ...], ...] | None = None
         self.lent: frozenset[int] = frozenset()
         """Indices of outputs that were memory of an input, a parameter or a buffer in a call."""
+        self.layout: OutputLayout = 0
+        """The layout of what a call returned; 0 before the first."""
 
     def collect(
         self, returned: object, model: nn.Module, given: tuple[object, ...], device: torch.device, rows: int | None
@@ -36,6 +46,7 @@ class ForwardOutputs:
         if not any(tensor.numel() for tensor in found):
             raise ProblemError(f"{self._file}: forward's outputs have no elements: choose sizes above zero")
         self._check(found, rows)
+        self.layout = self.layout or output_layout(returned)
         shared = {storage(t) for t in (*tensors(list(given)), *(t for _, _, t in model_tensors(model)))}
         self.lent |= {index for index, tensor in enumerate(found) if storage(tensor) in shared}
         outputs = []

@@ -160,6 +160,11 @@ class LoadedReference:
             return {}
         return dict(itertools.islice(bound.arguments.items(), 1, None))
 
+    def numbers(self) -> dict[str, object]:
+        """The values of the public names that the file assigns at its top level."""
+        assigned, values = reference_code.assigned_names(self.tree), vars(self.module)
+        return {name: value for name, value in values.items() if name in assigned and not name.startswith("_")}
+
     def forward_names(self, count: int) -> list[str]:
         """A name for each of ``count`` positional arguments of ``forward``: its parameter's, numbered for ``*args``."""
         try:

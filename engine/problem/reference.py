@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.domain.errors import ProblemError
 from engine.domain.model import Problem, Role, Signature, Workload
-from engine.problem import header, reference_code, row_slices
+from engine.problem import header, row_slices
 from engine.problem.allocation_counter import WIDENING, AllocationCounter, ForwardMemory, exact_bytes
 from engine.problem.constant_parameters import Constant, constants_of, varied_constants
 from engine.problem.fake_conversion import convertible_modules
@@ -35,14 +35,7 @@ from engine.problem.randomness import fingerprint, seeded
 from engine.problem.recurrences import OneTimeStep
 from engine.problem.scalar_arguments import has_scalars, takes_other_scalars, vary_scalars
 from engine.problem.side_effects import SideEffects
-from engine.problem.values import (
-    contiguous,
-    equal_values,
-    is_dense,
-    map_arguments,
-    output_tensors,
-    tensors,
-)
+from engine.problem.values import OutputLayout, contiguous, equal_values, is_dense, map_arguments, output_tensors, tensors
 
 _FORWARD_SEED = 0
 """Seed for random numbers drawn by a forward, so that two calls agree."""
@@ -100,6 +93,12 @@ class Reference:
     def lent_outputs(self) -> frozenset[int]:
         """Indices of outputs that were memory of an input, a parameter or a buffer in a call."""
         return self._outputs.lent
+
+    @property
+    def output_layout(self) -> OutputLayout:
+        """Where a call's result holds the outputs."""
+        self._effects()
+        return self._outputs.layout
 
     @property
     def stateful(self) -> bool:
@@ -381,7 +380,7 @@ class Reference:
         rows += trace.state
         alone = len(trace.outputs) == 1
         rows += [("out" if alone else f"out{i}", Role.OUTPUT, t) for i, t in enumerate(trace.outputs)]
-        constants = named_constants(self._numbers(), self._loaded.init_arguments(), scalars)
+        constants = named_constants(self._loaded.numbers(), self._loaded.init_arguments(), scalars)
         operands = named_operands(rows, constants)
         check_outputs(self.problem, self.workload, operands)
         return Signature(
@@ -392,8 +391,3 @@ class Reference:
             vector_operations=trace.operations.vector,
             scalar_only=plain and all(is_dense(t) for _, _, t in rows) and all(map(header.has_type, operands)),
         )
-
-    def _numbers(self) -> dict[str, object]:
-        assigned = reference_code.assigned_names(self._loaded.tree)
-        values = vars(self._loaded.module)
-        return {name: value for name, value in values.items() if name in assigned and not name.startswith("_")}

@@ -12,6 +12,9 @@ from engine.problem.argument_objects import is_object, made, parts
 _BLOCK = 1 << 22
 """Elements that are compared at a time."""
 
+OutputLayout = int | list["OutputLayout"] | dict[object, "OutputLayout"]
+"""Where a forward's result holds its outputs: how many there are, or, where dictionaries hold some, a layout for each item."""
+
 
 def map_tensors(function: Callable[[Tensor], Tensor], value: object) -> object:
     """``value`` with every tensor in its lists, tuples, dictionaries and objects replaced; all of these are new."""
@@ -72,6 +75,21 @@ def output_tensors(value: object, device: torch.device) -> Iterator[Tensor]:
                 yield from output_tensors(inner, device)
         case _:
             raise TypeError(f"forward returns a {type(value).__name__}, not tensors")
+
+
+def output_layout(value: object) -> OutputLayout:
+    """The layout of a forward's result, without ``None`` and what holds no output."""
+    match value:
+        case None:
+            return 0
+        case Mapping():
+            return {key: layout for key, inner in value.items() if (layout := output_layout(inner))} or 0
+        case list() | tuple():
+            layouts = [output_layout(inner) for inner in value if inner is not None]
+            counts = [layout for layout in layouts if isinstance(layout, int)]
+            return sum(counts) if len(counts) == len(layouts) else layouts
+        case _:
+            return 1
 
 
 def equal_values(one: Tensor, other: Tensor) -> bool:

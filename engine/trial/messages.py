@@ -135,7 +135,7 @@ class LoadKernel(Message, frozen=True):
     threads: int
     scalars: tuple[Any, ...] = ()
     """For modules: arguments of ``Model`` by position and by name, the template of the call (``argument_codec``), the names of
-    the classes of objects among its arguments, and the part of the reference that defines these."""
+    the classes of objects among its arguments, the part of the reference that defines these, and the layout of its outputs."""
     stateful: bool = False
     """The reference changes its own state: a module's buffers are reset to the lent ones before every call."""
     source: str = ""

@@ -45,6 +45,7 @@ no_gpu = pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a 
         (("run", "softmax", "sofmax"), "did you mean 'softmax'?"),
         (("run", "softmax", "layernorm", "--device", "cpu", "--mode", "ask"), "--mode needs a single problem"),
         (("run", "softmax", "layernorm", "--pause-above-usd", "1"), "--pause-above-usd needs a single problem"),
+        (("mcp", "--root", "/nowhere"), "--root: /nowhere is not a folder"),
         (("run", "softmax", "--bogus"), "unknown option '--bogus'"),
         (("run", "softmax", "--rounds", "none"), "'none' is not a valid integer"),
         (("run", "softmax", "--rounds", "0"), "0 is not in the range"),

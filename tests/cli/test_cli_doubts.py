@@ -231,6 +231,16 @@ def test_eval_prints_every_doubt_and_what_to_do(espalier: Call, monkeypatch: pyt
     assert "when nothing else runs on the machine" in result.out.splitlines()[-1]
 
 
+def test_a_requirement_that_cannot_be_evaluated_names_the_file(
+    espalier: Call, monkeypatch: pytest.MonkeyPatch, kernel: Path
+) -> None:
+    given(monkeypatch, evaluating, GivenBench([]))
+    kernel.write_text(f"// @require 1/0 > STEP\n{kernel.read_text()}")
+    result = espalier("eval", "softmax", kernel, "--device", "cpu", "--all-variants")
+    assert result.status == BAD_INPUT
+    assert "kernel.cpp: line 1, column 14: division by zero" in result.err
+
+
 def test_a_doubted_variant_is_not_the_best_one(espalier: Call, monkeypatch: pytest.MonkeyPatch, kernel: Path) -> None:
     faster = replace(UNSURE, time_us=b.interval(1.0))
     finals = [w.Measured(faster, 1.0), w.Measured(TIMED, 1.0), w.Suspected((EVIDENCE,), None, faster, 1.0)]

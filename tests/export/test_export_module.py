@@ -420,6 +420,31 @@ def test_a_kernel_may_change_arguments_that_the_reference_changes(tmp_path: Path
     assert said.returncode == 0, said.stdout + said.stderr
 
 
+DICTIONARY = """import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return {"a": x.softmax(-1), "more": [{"b": x.sigmoid(), "c": x.relu()}, None]}
+def get_inputs():
+    return [torch.randn(16, 32)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_dictionaries_are_tested_by_key(tmp_path: Path) -> None:
+    modules = Modules(tmp_path, DICTIONARY)
+    right = DICTIONARY.replace("class Model(", "class ModelNew(").replace(
+        '{"a": x.softmax(-1), "more": [{"b": x.sigmoid(), "c": x.relu()}, None]}',
+        '{"more": [{"c": x.relu(), "b": x.sigmoid()}, None], "a": x.softmax(-1)}',
+    )
+    said = modules.run(modules.export("right", right, ".py"), "--test", "--seeds", 1)
+    assert said.returncode == 0, said.stdout + said.stderr
+    for number, changed in enumerate(
+        (right.replace('"b"', '"a"'), right.replace('"a"', '"b"'), right.replace('"c": x.relu(), ', ""))
+    ):
+        assert modules.run(modules.export(f"wrong{number}", changed, ".py"), "--test", "--seeds", 1).returncode == 1
+
+
 def test_a_module_that_keeps_its_own_weights_is_tested_with_them(tmp_path: Path) -> None:
     modules = Modules(tmp_path)
     folded = PYTHON.replace("torch.randn(width)", "torch.randn(width) * 2").replace("2 * x", "x")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.trial.messages import Slot
 from engine.trial.runner.calls import OutputError, checked_output
-from engine.trial.runner.modules import dense, flattened
+from engine.trial.runner.returned import dense, flattened
 from engine.trial.shared.argument_codec import decode_call, decode_value, encode_call, encode_value
 
 PLAIN = (
@@ -132,6 +132,11 @@ class Subclass(torch.Tensor):
 def test_only_a_plain_tensor_of_the_exact_kind_is_an_output(value: object, why: str) -> None:
     with pytest.raises(OutputError, match=why):
         checked_output(value, OUT, "cpu")
+
+
+def test_a_nested_tensor_is_called_one() -> None:
+    with pytest.raises(OutputError, match="returned a nested tensor, not a plain, dense one"):
+        dense(torch.nested.as_nested_tensor([torch.zeros(3)] * 2))
 
 
 @pytest.mark.parametrize("value", [torch.ones(2, 3), torch.nn.Parameter(torch.ones(2, 3)), torch.ones(3, 2).t()])

@@ -37,12 +37,16 @@ def _reference(shape: int) -> dict[str, Any]:
     return module.__dict__
 
 
-def _flat(value: Any) -> list[torch.Tensor]:
-    """Every tensor and number of a result, in order."""
+def _flat(value: Any, like: Any = None) -> list[torch.Tensor]:
+    """Every tensor and number of a result, in order; of a dictionary by the keys of that in the same place of ``like``."""
+    if isinstance(value, Mapping) and isinstance(like, Mapping):
+        keys = [*like, *(key for key in value if key not in like)]
+        return [tensor for key in keys for tensor in _flat(value.get(key), like.get(key))]
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        return [tensor for inner in value for tensor in _flat(inner)]
+        parts = like if isinstance(like, (list, tuple)) and len(like) == len(value) else [None] * len(value)
+        return [tensor for inner, part in zip(value, parts, strict=True) for tensor in _flat(inner, part)]
     return [] if value is None else [torch.as_tensor(value, device=DEVICE)]
 
 
@@ -166,9 +170,10 @@ def _compare(shape: int, seed: int, own: bool = False) -> tuple[bool, str]:
     exact, note = _expected(theirs, inputs)
     torch.manual_seed(seed + 2)
     given, before = _map(torch.clone, inputs), _tensors(_map(torch.clone, inputs))
-    eager = _worst(_flat(copy.deepcopy(theirs)(*given)), exact)
+    result = copy.deepcopy(theirs)(*given)
+    eager = _worst(_flat(result), exact)
     torch.manual_seed(seed + 2)
-    errors = _worst(_flat(mine(*inputs)), exact)
+    errors = _worst(_flat(mine(*inputs), result), exact)
     limits = LIMITS or [10 * max(own, 4 * torch.finfo(torch.float32).eps) for own in eager]
     passed = errors[0] <= limits[0] and errors[1] <= limits[1]
     words = f"error {errors[0]:.2g} (limit {limits[0]:.2g}), worst element {errors[1]:.2g} (limit {limits[1]:.2g})"

@@ -24,6 +24,9 @@ from engine.trial.judge.comparison import Errors, compare, compared_exactly
 from engine.trial.judge.perturbations import BY_CHANCE, DOWN, UP, nudged, perturb
 from engine.trial.judge.ties import IndexTrace, equivalent
 
+_Computed = Callable[[Callable[[], Sequence[torch.Tensor]]], Iterator[Sequence[torch.Tensor]]]
+"""Calls the reference in one way after the other."""
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -125,17 +128,18 @@ class ReferenceOnCase:
         errors = compare(*inexact_outputs(moved, self.case.expected, output_names(self.reference)))
         return ClassErrors(errors.rel_fro, errors.max_scaled)
 
-    def _errors_in(
-        self, computed: Callable[[Callable[[], Sequence[torch.Tensor]]], Iterator[Sequence[torch.Tensor]]]
-    ) -> Iterator[ClassErrors]:
-        """Raises ProblemError where memory runs out: another memory plan is tried then."""
+    def _errors_in(self, computed: _Computed) -> Iterator[ClassErrors]:
         names = output_names(self.reference)
+        for outputs in self._outputs(computed):
+            errors = compare(*inexact_outputs(outputs, self.case.expected, names))
+            if not errors.flaw:
+                yield ClassErrors(errors.rel_fro, errors.max_scaled)
+            del outputs  # before the next ones are computed
+
+    def _outputs(self, computed: _Computed) -> Iterator[Sequence[torch.Tensor]]:
+        """Nothing more where it fails. Raises ProblemError where memory runs out: another memory plan is tried then."""
         try:
-            for outputs in computed(lambda: self.reference.call(self.case.model, self.case.inputs)):
-                errors = compare(*inexact_outputs(outputs, self.case.expected, names))
-                if not errors.flaw:
-                    yield ClassErrors(errors.rel_fro, errors.max_scaled)
-                del outputs  # before the next ones are computed
+            yield from computed(lambda: self.reference.call(self.case.model, self.case.inputs))
         except ProblemError as error:
             if is_out_of_memory(error.__cause__ or error):
                 raise
@@ -162,23 +166,30 @@ class ReferenceOnCase:
         one, other = (self.reference.exact(self.case.model, inputs).outputs for inputs in finite)
         return any(special_values.depends(m, a, b) for m, a, b in zip(masks, one, other, strict=True))
 
-    def undecided(self) -> list[torch.Tensor | None]:
-        """Masks of the integers that rounding alone decides: they change in float64 when the inputs move by a few units in the
-        last place (up, down or at random), or in the reference's own arithmetic. None where they exceed 1% of an output."""
+    def undecided(self, most: float) -> list[torch.Tensor | None]:
+        """Masks of the integers that rounding alone decides: they change in the reference's own arithmetic, in float64 when the
+        inputs move by a few units in the last place (up, down or at random), or with sums in plain loops.
+
+        Each is counted as long as no more than the share ``most`` of an output, or one element, is undecided.
+        """
         masks = [_decided(right) if compared_exactly(right) else None for right in self.case.expected]
         for outputs in self._close_by():
             for mask, output, right in zip(masks, outputs, self.case.expected, strict=True):
-                if mask is not None:
-                    mask.logical_or_(output.to(right.dtype) != right)
-        return [None if mask is None or int(mask.sum()) > max(1, mask.numel() // _UNDECIDED) else mask for mask in masks]
+                if mask is None:
+                    continue
+                wider = mask | (output.to(right.dtype) != right)
+                if int(wider.sum()) <= max(1, int(most * mask.numel())):
+                    mask.copy_(wider)
+        return masks
 
     def _close_by(self) -> Iterator[Sequence[torch.Tensor]]:
-        """The reference's outputs in its own arithmetic, and in float64 on inputs that differ in the last places."""
+        """The reference's outputs in its own arithmetic, in float64 on inputs moved in the last places, and in plain loops."""
         yield self.reference.call(self.case.model, self.case.inputs)
         for way in (UP, DOWN, *[BY_CHANCE] * _NUDGES):
             with seeded(fresh_seed(), self.reference.device):
                 close = nudged(self.case.inputs, way)
             yield self.reference.exact(self.case.model, close).outputs
+        yield from self._outputs(sums.in_loops)
 
 
 def _decided(integers: torch.Tensor) -> torch.Tensor:
@@ -192,7 +203,6 @@ def _may_be_index(tensor: torch.Tensor) -> bool:
 
 _NUDGES = 16
 """Random ones. UP and DOWN leave quotients as they are, and each of four missed an honest rounding in three of four cases."""
-_UNDECIDED = 100
 
 
 def _in_class(reference: Reference, case: Case, precision: PrecisionClass) -> Iterator[Sequence[torch.Tensor]]:

@@ -51,7 +51,16 @@ def call_template(reference: Reference, arguments: tuple[object, ...]) -> list[A
 def module_arguments(reference: Reference, seed: int, arguments: tuple[object, ...]) -> tuple[Any, ...]:
     """How a module is constructed, from ``seed``, and called: ``LoadKernel.scalars``. Raises ProblemError as the above do."""
     names, text = reference.class_definitions(arguments)
-    return *construction_arguments(reference, seed), call_template(reference, arguments), names, text
+    called = call_template(reference, arguments)
+    return *construction_arguments(reference, seed), called, names, text, _encoded_layout(reference)
+
+
+def _encoded_layout(reference: Reference) -> Any:
+    """The layout of the reference's outputs; without one, where a key cannot be sent, a module's are taken in order."""
+    try:
+        return encode_value(reference.output_layout)
+    except TypeError:
+        return encode_value(0)
 
 
 def _cannot_pass(reference: Reference, function: str, error: TypeError) -> ProblemError:

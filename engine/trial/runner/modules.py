@@ -26,10 +26,11 @@ from engine.problem.large_draws import drawn_on
 from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
 from engine.problem.source_module import source_module
-from engine.problem.values import storage
+from engine.problem.values import OutputLayout, storage
 from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel
 from engine.trial.runner import lent_weights
 from engine.trial.runner.calls import LentOperands, OutputError, Send, Timed, checked_output, rotated
+from engine.trial.runner.returned import dense, flattened
 from engine.trial.shared.argument_codec import Classes, decode_call, decode_value
 from engine.trial.shared.layout import POISONS
 
@@ -110,7 +111,7 @@ def defined_classes(load: LoadKernel) -> Classes:
 
     Where the module has a class of the same name, its objects are not of that one: the caller made them, not the module.
     """
-    names, text = load.scalars[3:] or ((), "")
+    names, text = load.scalars[3:5] or ((), "")
     if not names:
         return {}
     definitions = source_module("espalier_argument_classes", "argument_classes.py", text)
@@ -193,6 +194,7 @@ class ModuleLauncher:
         self._timed = timed
         self._device = load.device
         self._arguments = load.scalars[2] if load.scalars else [["tensor"]] * len(lent.operands(0, Role.INPUT))
+        self._layout: OutputLayout = decode_value(load.scalars[5]) if load.scalars[5:] else 0
         self._takes_inputs_only = all(mark == ["tensor"] for mark in self._arguments)
         self._is_kernel = load.contract == "module"
         module = model if isinstance(model, nn.Module) else None
@@ -237,10 +239,10 @@ class ModuleLauncher:
 
         def once(arguments: Any) -> None:
             if self._memory is None:
-                kept.append(_Returned([dense(leaf) for leaf in flattened(model(*arguments))]))
+                kept.append(_Returned([dense(leaf) for leaf in flattened(model(*arguments), self._layout)]))
                 return
             with self._memory.in_use():
-                made = [dense(leaf) for leaf in flattened(model(*arguments))]
+                made = [dense(leaf) for leaf in flattened(model(*arguments), self._layout)]
                 kept.append(_Returned([*map(self._memory.held, made)], made))
 
         def work() -> None:
@@ -333,28 +335,3 @@ def places_of(values: Sequence[Any]) -> set[int] | None:
         return {storage(value) for value in values if _has_memory(value)}
     except RuntimeError:
         return None
-
-
-def dense(value: Any) -> Any:
-    """An output whose memory holds its values in order, as the judge reads them.
-
-    A strided view, and a conjugate or a negation that torch has put off, are copied on the kernel's own time.
-    """
-    if type(value) not in (torch.Tensor, nn.Parameter) or value.layout != torch.strided:
-        return value
-    if torch.Tensor.is_contiguous(value) and not (torch.Tensor.is_conj(value) or torch.Tensor.is_neg(value)):
-        return value
-    return torch.resolve_neg(torch.resolve_conj(torch.Tensor.contiguous(value)))
-
-
-def flattened(value: Any) -> list[Any]:
-    """A module's result as a flat list, in the order of the reference's outputs, without ``None``."""
-    if value is None:
-        return []
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        return [leaf for item in value.values() for leaf in flattened(item)]
-    if isinstance(value, list | tuple):
-        return [leaf for item in value for leaf in flattened(item)]
-    return [value]
