@@ -37,7 +37,7 @@ AZURE_OPENAI_API_KEY, OPENROUTER_API_KEY or the keyring); vllm: and ollama:MODEL
 servers); command:CMD (prompt on its standard input, reply on its standard output); paste
 (you carry prompts to any chat window); agent (a coding agent, through `espalier mcp`).
 Several share the rounds: --proposer openai:MODEL=2,playbook=1.
-A key goes only to its provider's own hosts. Another server gets only a key that --server names.
+A key goes to its provider's own hosts. Another server gets a key only if --server names one.
 
 \b
 Examples:
