@@ -8,7 +8,8 @@ from support.program import ROOT
 
 from engine.domain.state import Stage
 from engine.journal import store
-from tui.viewmodel import charts, farewell, tree_cells, workload_table
+from tui.viewmodel import charts, detail, farewell, kernels, timing, tree_cells, workload_table
+from tui.viewmodel.lineage_lines import LineageLines
 from tui.viewmodel.plot import WHOLE
 
 STATE = store.state_of(ROOT / "sessions" / "gqa_decode_bf16")
@@ -17,6 +18,13 @@ STATE = store.state_of(ROOT / "sessions" / "gqa_decode_bf16")
 def test_why_a_kernel_was_cancelled_is_not_said_twice() -> None:
     cancelled = [kernel for kernel in STATE.kernels.values() if kernel.stage is Stage.CANCELLED]
     assert {tree_cells._reason_words(kernel) for kernel in cancelled} == {"by hand"}
+
+
+def test_the_pages_of_a_kernel_say_why_it_is_not_compared() -> None:
+    kernel = STATE.kernels["k1"]
+    assert kernels.outcome(STATE, kernel) is kernels.NOT_COMPARED
+    for page in (detail.idea(STATE, kernel, 90, LineageLines()), timing.page(STATE, kernel, 90)):
+        assert kernels.WHY_NOT_COMPARED in "\n".join(line.text for line in page)
 
 
 def test_what_was_added_after_the_last_round_has_no_tick_of_a_further_round() -> None:
