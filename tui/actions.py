@@ -76,7 +76,7 @@ _SEEK = Needs.SEEK
 ACTIONS: tuple[Action, ...] = (
     Action("app.command_palette", "ctrl+p", "Palette", "Find an action, a kernel or an idea by name.", (_A,)),
     Action("app.help", "question_mark,f1", "Help", "List the keys of this screen.", (_A,)),
-    Action("app.keys", "backslash,f4", "Keys", "Show the keys that act now; the next key acts.", (_A,)),
+    Action("app.keys", "backslash,f4", "Keys", "Show the keys that act now; press one to use it.", (_A,)),
     Action("app.theme", "f2", "Theme", "Use the next theme: dark, light, high contrast.", (_A,)),
     Action("app.settings", "f3", "Settings", "Set theme, bell, desktop notices and terminal title.", (_A,)),
     Action("app.screenshot", "f12", "Screenshot", "Save the screen as an SVG file.", (_A,)),

@@ -372,7 +372,7 @@ class EspalierApp(TerminalApp):
             self.push_screen(HelpScreen(place, able, self.user_keys, str(self.keymap_file)))
 
     def action_keys(self) -> None:
-        """Show the keys that act now; the next key acts."""
+        """Show the keys that act now; press one to use it."""
         from tui.screens.key_panel import KeyPanel
         from tui.screens.palette import place_of
 

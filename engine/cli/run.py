@@ -37,7 +37,7 @@ AZURE_OPENAI_API_KEY, OPENROUTER_API_KEY or the keyring); vllm: and ollama:MODEL
 servers); command:CMD (prompt on its standard input, reply on its standard output); paste
 (you carry prompts to any chat window); agent (a coding agent, through `espalier mcp`).
 Several share the rounds: --proposer openai:MODEL=2,playbook=1.
-A key goes to its provider's own hosts; another server gets the one that --server names.
+A key goes to its provider's own hosts. Another server gets a key only if --server names one.
 
 \b
 Examples:
@@ -48,7 +48,7 @@ Examples:
 \b
 Exit status: 0 done, 1 no verified kernel, 2 bad usage or input, 3 stopped, awaiting you
 or a provider (resume with `espalier open`), 4 no kernel whose time is corroborated,
-130 interrupted (the same)."""
+130 interrupted (resume likewise)."""
 
 
 @click.command(epilog=EPILOG)
@@ -116,9 +116,9 @@ def run(problems: tuple[str, ...], **given: Any) -> None:
     In a terminal it opens the terminal UI. Without one, or with --headless, it runs on autopilot and prints progress
     lines, then the kernel tree.
 
-    Several problems, or a folder of them, share one budget (--kernels, --time, --budget-usd, --budget-tokens), headless, in a
-    session each: the next kernels go where they are expected to gain most. The same command continues, also with a larger
-    budget; --kernels defaults to that of --rounds rounds on every problem.
+    Several problems, or a folder of them, share one budget (--kernels, --time, --budget-usd, --budget-tokens). Each has a
+    session of its own, headless; the next kernels go where they are expected to gain most. The same command continues, also
+    with a larger budget. Default of --kernels: what --rounds rounds on every problem take.
     """
     names = named_problems(problems)
     if len(names) > 1:

@@ -56,6 +56,19 @@ def test_that_ideas_wait_is_said_once(folder: Path) -> None:
     ui.run_steered(folder, act)
 
 
+def test_the_header_fills_a_terminal_that_grew_after_the_gate_was_left(folder: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        wide = ui.screen_text(app).splitlines()[0]
+        await pilot.resize_terminal(80, 24)
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+        await pilot.resize_terminal(120, 40)
+        await pilot.pause(0.2)
+        assert ui.screen_text(app).splitlines()[0] == wide
+
+    ui.run_steered(folder, act)
+
+
 def test_the_highlighted_idea_is_in_sight_after_the_terminal_shrinks(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         listed = app.screen.query_one(IdeaList)

@@ -1,4 +1,4 @@
-"""The keys that act now, in a panel at the bottom: the next key acts and closes it."""
+"""The keys that act now, in a panel at the bottom: pressing one closes the panel and acts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class KeyPanel(Dialog[str | None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as panel:
-            panel.border_title = Content("Keys · the next key acts · Esc: close")
+            panel.border_title = Content("Keys · press one to use it · Esc: close")
             yield Static(self._keys())
 
     def _keys(self) -> Group:

@@ -106,7 +106,8 @@ class MachineCodeScreen(Dialog[None]):
     def _keys(self) -> Iterator[str]:
         """The most important first: those without room are left out."""
         if self._can_sort:
-            yield "h: listing" if self._hottest_first else "h: hottest first"
+            sampled = self._found is not None and self._found["samples"]
+            yield "h: listing" if self._hottest_first else f"h: {'hottest lines' if sampled else 'deepest loops'} first"
         if self._can_sample:
             yield "H: sample it"
         yield "Esc: close"

@@ -32,14 +32,14 @@ from tui.viewmodel.steps import StepLog
 
 _MODES = (("ask", "ask"), ("ask, then auto-approve after 60 s", "ask:60"), ("autopilot", "autopilot"))
 _STRATEGIES = (
-    ("adaptive: whichever measurements favour", "adaptive"),
+    ("adaptive: the measurements decide", "adaptive"),
     ("branching: several ideas per round", "branching"),
-    ("sequential: one after the other", "sequential"),
+    ("sequential: one idea after the other", "sequential"),
 )
 _PRIORS = (("earlier sessions (adaptive only)", "sessions"), ("none", "none"))
 """What the adaptive strategy starts from."""
 _REGIMES = (
-    ("auto: sustained on a GPU where operations bind", regimes.AUTO),
+    ("auto: sustained on a GPU bound by operations", regimes.AUTO),
     ("single: one call at full clock decides", regimes.Regime.SINGLE.value),
     ("sustained: calls back to back decide", regimes.Regime.SUSTAINED.value),
 )

@@ -109,6 +109,8 @@ def _history(state: SessionState, kernel: Kernel, room: int) -> list[Line]:
     """The kernel's tunables, those that tell it from its siblings first; why its branch is pruned; its failed attempts."""
     label = siblings.labels(state, kernel)[kernel.id]
     rows: list[tuple[str, Sequence[Cell]]] = []
+    if kernels.outcome(state, kernel) is kernels.NOT_COMPARED:
+        rows.append((kernels.NOT_COMPARED.word, (Cell(kernels.WHY_NOT_COMPARED, Ink.FAINT),)))
     if kernel.tunables:
         rest = fmt.tunables(label.rest)
         rows.append(("tunables", (Cell(fmt.tunables(label.first), Ink.STRONG), Cell(f" {rest}" if label.first else rest))))

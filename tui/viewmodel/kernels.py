@@ -55,10 +55,11 @@ _UNDECIDED = Outcome("≈", "undecided", Ink.UNDECIDED)
 _CANCELLED = Outcome("■", "cancelled", Ink.CANCELLED)
 _MEASURED = Outcome("●", "measured", Ink.MEASURED)
 _SCREENED = Outcome("◍", "screened", Ink.MEASURED)
-_NOT_COMPARED = Outcome("◌", "not compared", Ink.CANCELLED)
+NOT_COMPARED = Outcome("◌", "not compared", Ink.CANCELLED)
+WHY_NOT_COMPARED = "measured on another device or with earlier baselines"
 OUTCOMES = (
     _WAITING[Stage.BUILD], *_UNDER_WAY.values(), _SANITIZING, _RACING, _MEASURED, _SCREENED, _UNDECIDED, DOUBTED,
-    QUARANTINED, Outcome("✗", "failed", Ink.FAILED), _CANCELLED, _NOT_COMPARED,
+    QUARANTINED, Outcome("✗", "failed", Ink.FAILED), _CANCELLED, NOT_COMPARED,
 )  # fmt: skip
 """One of each symbol, for the legend."""
 
@@ -98,7 +99,7 @@ def outcome(state: SessionState, kernel: Kernel) -> Outcome:
         return _SANITIZING
     if kernel.stage is Stage.MEASURED:
         if kernel.epoch != state.epoch:
-            return _NOT_COMPARED
+            return NOT_COMPARED
         found = tree_facts(state)
         if kernel.id in found.racing:
             return _RACING

@@ -34,10 +34,10 @@ def _statuses() -> Iterator[Entry]:
 def _outcomes() -> Iterator[Entry]:
     more = {
         kernels.DOUBTED.word: "measured, but the judge's clock does not confirm the time: cannot win",
-        "screened": "timed with few samples only: too slow to go on",
-        "quarantined": "looks impossible: awaits accept or discard",
+        "screened": "timed with few samples, too slow to measure further",
+        "quarantined": "time or behaviour not plausible; accept or discard it",
         "undecided": "a race's interval contains 1",
-        "not compared": "measured on another device or with earlier baselines",
+        kernels.NOT_COMPARED.word: kernels.WHY_NOT_COMPARED,
     }
     for one in kernels.OUTCOMES:
         yield Cell(one.glyph, one.ink), f"{one.word}: {more[one.word]}" if one.word in more else one.word

@@ -54,6 +54,8 @@ def _figures(state: SessionState, kernel: Kernel, measured: Measurement, room: i
         rows.append(("SOL", (*meter, share, Cell(words, Ink.FAINT))))
     corroborated = Cell("✓ corroborated", Ink.GOOD) if measured.corroborated else Cell("✗ not corroborated", Ink.BAD)
     rows.append(("judge", (corroborated,)))
+    if kernels.outcome(state, kernel) is kernels.NOT_COMPARED:
+        rows.append((kernels.NOT_COMPARED.word, (Cell(kernels.WHY_NOT_COMPARED, Ink.WARN),)))
     rows += [("doubt", (Cell(one_line(doubt), Ink.WARN),)) for doubt in corroboration.of_measurement(measured)]
     if measured.conditions:
         rows.append(("conditions", (Cell("; ".join(map(one_line, measured.conditions))),)))

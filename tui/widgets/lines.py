@@ -193,6 +193,7 @@ class Panel(PaintedWidget):
 
     def on_resize(self) -> None:
         self._lines = None
+        self.refresh()  # a frame before this event had the lines for the old width
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width
