@@ -147,7 +147,8 @@ def test_a_reference_that_ends_its_process_is_named(tmp_path: Path) -> None:
 def test_a_process_that_a_reference_forks_does_not_judge_beside_it(tmp_path: Path) -> None:
     (tmp_path / "forks.py").write_text(
         "import os, torch\nfrom torch import nn\nos.fork()\n\n\nclass Model(nn.Module):\n"
-        "    def forward(self, x):\n        os.fork()\n        return x * 2 + 1\n\n\n"
+        "    def forward(self, x):\n        os.forks = getattr(os, 'forks', 0) + 1\n        if os.forks <= 4:\n"
+        "            os.fork()\n        return x * 2 + 1\n\n\n"
         "def get_inputs():\n    return [torch.randn(256)]\n\n\ndef get_init_inputs():\n    return []\n"
     )
     (tmp_path / "kernel.cpp").write_text(KERNEL)
