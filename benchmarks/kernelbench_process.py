@@ -18,12 +18,14 @@ from collections import deque
 from dataclasses import asdict
 
 from benchmarks.kernelbench_judging import Request, Result, judge
-from engine.trial.client import JudgeClient
+from engine.trial.client import JudgeClient, StartHosts
 
 JUDGE = "--judge"
 """The argument of such a process; the device and the parent's process id follow."""
 _PR_SET_PDEATHSIG = 1
 _ENDING_S = 10.0
+_IDLE_CORES = 8
+"""With so many cores, a process and its hosts import torch beside the file before and leave it its own."""
 _STEPS = 8
 """Lines of a process that are kept: its latest steps, each with the seconds since its start."""
 
@@ -115,7 +117,7 @@ async def _judge_what_comes(device: str) -> Result | None:
     client = JudgeClient()
     try:
         if device != "cpu":
-            await client.start(device, hosts=True)
+            await client.start(device, StartHosts.NOW if len(os.sched_getaffinity(0)) >= _IDLE_CORES else StartHosts.WHEN_ASKED)
         line = await asyncio.to_thread(sys.stdin.readline)
         return await judge(Request(**json.loads(line)), client) if line else None
     finally:

@@ -39,8 +39,7 @@ _RIVALS = 2
 MOST_SLICES = 32
 """Slices of the rows for float64: with more of them less memory is saved than each call costs."""
 SAME_PAIRS = 4
-"""Most process pairs of the ranking baseline against itself, of one process more: each takes part in two pairs. On a GPU they
-are started together."""
+"""Most process pairs of the ranking baseline against itself, of one process more: each takes part in two pairs."""
 _MOST_PAIRS_AHEAD = 2
 """A measurement has three pairs at least, and the kernel's screen is the first."""
 _WARM, _WARM_OWN, _MOST_WARM = 4, 2, GIB

@@ -77,8 +77,10 @@ class _Variation:
 
     def vary(self, tensor: Tensor | None) -> None:
         """Vary a tensor in place if it is one of the constants."""
+        if tensor is None or _is_special(tensor) or all(tensor.numel() != count for _, count in self.constants):
+            return  # before all of a large weight is read, which its constructor has not filled yet
         number = _constant_of(tensor)
-        if tensor is None or number is None or (number, tensor.numel()) not in self.constants:
+        if number is None or (number, tensor.numel()) not in self.constants:
             return
         generator = torch.Generator(self.device).manual_seed(hash((self.seed, number, tensor.numel())) % _SEEDS)
         draws = torch.rand(tensor.numel(), generator=generator, dtype=torch.float64, device=self.device) * 2 - 1

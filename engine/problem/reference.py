@@ -177,13 +177,15 @@ class Reference:
         seed: int = _FORWARD_SEED,
         device: torch.device | None = None,
         rows: int | None = None,
+        *,
+        last: bool = False,
     ) -> tuple[Tensor, ...]:
         """The outputs of ``model(*inputs)``, in order, contiguous, sharing no memory.
 
         Tuples, lists and dictionaries are flattened, numbers become 0-dim tensors. ``inputs`` and the model's state are
         restored: the first call works on copies and records the side effects. Random numbers that the forward draws are
         those of ``seed``. ``device``: where model and inputs are, if elsewhere. ``rows``: how many rows ``inputs`` have, if not
-        all of them.
+        all of them. ``last``: the model is not called again, and keeps the state that this call leaves.
         """
         device = device or self.device
         effects = self._side_effects
@@ -192,7 +194,7 @@ class Reference:
                 stack.enter_context(seeded(seed, device))
             copies = effects is None or effects.changes_inputs
             given = map_arguments(lambda t: t.clone() if copies else t, inputs)  # a forward may change its objects
-            state = ModelState(model) if effects is None or effects.changes_state else None
+            state = ModelState(model) if effects is None or (effects.changes_state and not last) else None
             if state is not None:
                 stack.callback(state.restore)
             before = fingerprint(device) if effects is None else ()
@@ -272,7 +274,7 @@ class Reference:
             if is_out_of_memory(error.__cause__ or error):
                 raise
             reason = str(error)
-        outputs = self.call(self.cast(model, torch.float32), self.cast_inputs(draw(), torch.float32))
+        outputs = self.call(self.cast(model, torch.float32), self.cast_inputs(draw(), torch.float32), last=True)
         return Exact(outputs, f"compared with float32, because float64 failed: {reason}")
 
     def independent_rows(self, most: int) -> row_slices.IndependentRows | None:
@@ -296,7 +298,7 @@ class Reference:
             return self._rows.joined(self.exact_slices, inputs, on_rows)
         given = self.cast_inputs(draw(), torch.float64, device)  # drawn in their own types
         with float64_arithmetic():
-            return self.call(self._cast(model, torch.float64, device), given, device=device)
+            return self.call(self._cast(model, torch.float64, device), given, device=device, last=True)
 
     def signature(self) -> Signature:
         """The signature of kernels for this workload: operands in the ABI's order, constants, operation count.

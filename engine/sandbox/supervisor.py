@@ -21,7 +21,9 @@ from dataclasses import asdict, dataclass
 from engine.sandbox import seccomp
 
 HOSTS = "hosts"
-"""The last argument of a judge whose hosts are needed as soon as it is."""
+"""The last argument of a judge whose hosts are needed as soon as it is asked something."""
+HOSTS_NOW = "hosts now"
+"""The same where they start at once."""
 CHANNEL, REQUESTS, FILTER, NAMESPACE = "@channel@", "@requests@", "@filter@", "@namespace@"
 """Words of a command that stand for descriptors: a host's channel, the judge's socket to the supervisor, the filter, the user
 namespace of hosts."""

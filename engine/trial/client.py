@@ -14,6 +14,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Sequence
+from enum import Enum
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,7 @@ import engine
 from engine.domain.errors import DeviceError, EspalierError, JournalError, ProblemError, ProposerError, SandboxError, printable
 from engine.sandbox import bubblewrap, bytecode, trial_sandbox
 from engine.sandbox.process import close_pipes, kill_tree
-from engine.sandbox.supervisor import HOSTS, REQUESTS, Orders
+from engine.sandbox.supervisor import HOSTS, HOSTS_NOW, REQUESTS, Orders
 from engine.trial import protocol as p
 
 _LENGTH = struct.Struct("<I")
@@ -46,6 +47,17 @@ class JudgeDied(EspalierError):
         self.words = words
 
 
+class StartHosts(Enum):
+    """When a judge on a GPU starts the hosts of runners: each imports torch."""
+
+    LATER = ()
+    """When a problem is opened."""
+    WHEN_ASKED = (HOSTS,)
+    """With its first request, while it imports torch itself: it will prepare a problem."""
+    NOW = (HOSTS_NOW,)
+    """With itself: cores are idle."""
+
+
 class JudgeClient:
     """One judge process. ``ask`` is exclusive: one request uses the device at a time."""
 
@@ -58,7 +70,7 @@ class JudgeClient:
         self._socket: socket.socket | None = None
         self._lock = asyncio.Lock()
         self._device = ""
-        self._hosts = False
+        self._hosts = StartHosts.LATER
         self._answered = False
 
     @property
@@ -70,11 +82,10 @@ class JudgeClient:
         """The process below which the whole trial runs."""
         return self._process.pid if self._process is not None else None
 
-    async def start(self, device: str, *, hosts: bool = False) -> None:
+    async def start(self, device: str, hosts: StartHosts = StartHosts.LATER) -> None:
         """Start the process, after cleaning up one that died. Its environment is an allow-list that holds no key.
 
-        It may open one problem only: a reference can change the process that it runs in. ``hosts``: it will prepare a problem,
-        and starts the hosts of runners while it imports torch, once it is asked something.
+        It may open one problem only: a reference can change the process that it runs in.
         """
         await self.close()
         self._device, self._hosts, self._answered = device, hosts, False
@@ -86,7 +97,7 @@ class JudgeClient:
             argv, environment, inherited = _outside(theirs.fileno(), device)
             if sandboxed:
                 self._lifeline, lifeline = socket.socketpair()
-                self._lifeline.sendall(_orders(theirs.fileno(), device, hosts=hosts).encode())
+                self._lifeline.sendall(_orders(theirs.fileno(), device, hosts).encode())
                 inherited = (theirs.fileno(), lifeline.fileno())
                 argv = trial_sandbox.outer(trial_sandbox.supervisor(lifeline.fileno()), device)
                 environment = trial_sandbox.supervisor_environment()
@@ -116,7 +127,7 @@ class JudgeClient:
                 if self._answered or not (reason := bubblewrap.own_error(died.words)):
                     raise
                 bubblewrap.will_retry(reason)
-                await self.start(self._device, hosts=self._hosts)
+                await self.start(self._device, self._hosts)
                 return await self._exchange_or_end(request, say, fds)
 
     async def _exchange_or_end(self, request: p.Request, say: Callable[[str], None], fds: Sequence[int]) -> p.Reply:
@@ -219,11 +230,11 @@ def _outside(channel: int, device: str) -> tuple[list[str], dict[str, str], tupl
     return command, _environment(), (channel,)
 
 
-def _orders(channel: int, device: str, *, hosts: bool) -> Orders:
+def _orders(channel: int, device: str, hosts: StartHosts) -> Orders:
     """What the supervisor starts: this judge, and hosts for runners on ``device``."""
     filtered = bubblewrap.filter_reason() is None
     command = [sys.executable, "-s", "-P", "-m", "engine.trial.judge", str(channel), "supervised", REQUESTS, device]
-    command += [HOSTS] if hosts else []
+    command += hosts.value
     private = {"HOME": "/tmp", "TMPDIR": "/tmp", "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor", "TRITON_CACHE_DIR": "/tmp/triton"}
     judge = trial_sandbox.judge(command, {**_environment(), **private, **bytecode.variables()}, filtered=filtered)
     return Orders(judge, trial_sandbox.host(device, filtered=filtered), channel, filtered)

@@ -26,7 +26,7 @@ from engine.toolchain.build_budget import memory_set_by
 from engine.toolchain.cache import cache_folder
 from engine.trial import protocol as p
 from engine.trial.assignment import Assignment as Assignment
-from engine.trial.client import JudgeClient, JudgeDied
+from engine.trial.client import JudgeClient, JudgeDied, StartHosts
 from engine.trial.device_processes import DeviceProcesses
 from engine.trial.judge import baseline_cache, peaks_cache, preparation_cache
 from engine.trial.judge.preparation_cache import KeptPreparation
@@ -134,7 +134,7 @@ class JudgeSession:
         """Start the judge's process if it does not run. It takes nothing of the device before it is asked."""
         if self._evicted or not self._client.running:
             self._opened, self._evicted = None, False
-            await self._client.start(self.assignment.device, hosts=hosts)
+            await self._client.start(self.assignment.device, StartHosts.WHEN_ASKED if hosts else StartHosts.LATER)
 
     def _evict(self) -> None:
         """End what occupies the device. Called by the lease, from any thread."""

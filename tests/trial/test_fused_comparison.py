@@ -7,8 +7,9 @@ import math
 import re
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from support.emulated_comparison import EmulatedComparison
 
 from engine.domain.errors import DeviceError
+from engine.domain.model import Device, Operand, Role
 from engine.trial.judge import comparison, fused_comparison
 from engine.trial.judge.comparison import compare, finite_errors, finite_moments, finite_rounding, rounding_errors
 from engine.trial.judge.fused_comparison import ComparisonVariant, DeviceKernels, FusedPair, fused_pair
@@ -255,6 +257,38 @@ def test_without_a_compiler_blocks_do_the_work(monkeypatch: pytest.MonkeyPatch) 
     assert made.missing == "NVRTC cannot be used (libnvrtc is not found)"
     variants = [["-DOUTPUT=double", "-DEXPECTED=double"], ["-DOUTPUT=float", "-DEXPECTED=double"]]
     assert asked == [["-arch=sm_99", "-std=c++17", *two, "-DFINITE_ONLY=0"] for two in variants]  # once each
+
+
+def test_what_large_outputs_need_is_compiled_once_in_threads_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[tuple[str, ...]] = []
+    begun = threading.Event()
+
+    def compiler(source: str, options: Sequence[str]) -> bytes:
+        assert begun.wait(10), "it was compiled where it was asked for"
+        compiled.append(tuple(options[2:]))
+        raise DeviceError("too old a driver")
+
+    made = DeviceKernels(compiler)
+    monkeypatch.setattr(driver, "bindings", lambda: None)
+    monkeypatch.setattr(driver.Context, "open", lambda index: SimpleNamespace(attribute=lambda name: 9))
+    monkeypatch.setattr(fused_comparison, "_ON_DEVICES", made)
+    large, small = ((fused_comparison.LEAST,), (100,))
+    outputs = [
+        Operand("y", Role.OUTPUT, shape, kind) for shape, kind in ((large, "float32"), (small, "float16"), (large, "int64"))
+    ]
+    gpu = Device("cuda", 0, "", "sm_90a", 132, 0, 0, "")
+    fused_comparison.compile_ahead(outputs, replace(gpu, kind="cpu"))
+    fused_comparison.compile_ahead(outputs, gpu)
+    begun.set()
+    exact, device = torch.float64, torch.device("cuda", 0)
+    variants = [
+        ComparisonVariant(a, exact, finite) for a, finite in ((exact, False), (torch.float32, False), (torch.float32, True))
+    ]
+    assert not any(made.ready(variant, device) for variant in variants)
+    assert made.missing == "too old a driver"
+    assert sorted(compiled) == sorted(tuple(variant.macros()) for variant in variants)
+    fused_comparison.compile_ahead(outputs, gpu)
+    assert len(compiled) == 3
 
 
 def test_a_launch_that_fails_is_an_error(fused: EmulatedComparison, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +18,7 @@ from engine.trial.judge.judge import Judge
 from engine.trial.shared.cuda import driver
 
 
-def contexts_after(message: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def contexts_after(message: bytes, monkeypatch: pytest.MonkeyPatch, *, now: bool = False) -> list[str]:
     """What happens in a judge that is sent ``message`` some time after its start, in order; empty: the engine ends."""
     happened: list[str] = []
     monkeypatch.setattr(driver.Context, "open", lambda index: happened.append(f"context on cuda:{index}"))
@@ -25,7 +26,7 @@ def contexts_after(message: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]
     engine, judge = socket.socketpair()
     with engine, judge:
         hosts = EarlyHosts("cuda:1", judge)
-        waiting = threading.Thread(target=begin, args=(judge.fileno(), 1, hosts))
+        waiting = threading.Thread(target=partial(begin, judge.fileno(), 1, hosts, now=now))
         waiting.start()
         waiting.join(0.2)
         happened.append("asked")
@@ -41,6 +42,10 @@ def contexts_after(message: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]
 def test_the_context_is_created_once_the_engine_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A judge was started while another process measured, and its context disturbed that measurement."""
     assert contexts_after(b"request", monkeypatch) == ["asked", "host", "host", "host", "context on cuda:1"]
+
+
+def test_hosts_start_at_once_where_cores_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert contexts_after(b"request", monkeypatch, now=True) == ["host", "host", "host", "asked", "context on cuda:1"]
 
 
 def test_a_judge_that_is_asked_nothing_creates_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,11 +71,11 @@ def test_hosts_start_even_if_the_server_reads_the_request_first(monkeypatch: pyt
 
 
 def test_no_process_starts_for_a_next_kernel_where_there_is_none() -> None:
-    """Processes were started although the engine had gone, and had to end again."""
-    for over, ahead in ((False, 3), (True, 0)):
+    """Processes were started although the engine had gone, and had to end again. A check takes one."""
+    for over, checks_next, ahead in ((False, False, 3), (False, True, 1), (True, False, 0)):
         started: list[int] = []
         judge = Judge.__new__(Judge)
-        judge._bounds = (3, 8)
+        judge._bounds, judge._checks_next = (3, 8), checks_next
         judge._process_pairs = SimpleNamespace(end_processes=lambda: None)
         judge._trials = [SimpleNamespace(beds=SimpleNamespace(in_use=True))]
         judge._pool = SimpleNamespace(discard_prestarted=lambda: None, prestart=started.append)

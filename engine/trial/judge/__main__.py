@@ -2,7 +2,7 @@
 
 Torch takes seconds to import. On a GPU two things happen meanwhile, once the engine asks for something (it starts a judge
 before it holds the device, and asks when it does): hosts start, which import torch too, and the device context is created,
-which torch shares.
+which torch shares. Hosts start at once where the engine says so: it knows that cores are idle.
 """
 
 from __future__ import annotations
@@ -13,18 +13,24 @@ import socket
 import sys
 import threading
 import traceback
+from functools import partial
 from typing import NoReturn
 
 from engine.domain.errors import DeviceError
 from engine.problem.imports import without_collections
-from engine.sandbox.supervisor import HOSTS
+from engine.sandbox.supervisor import HOSTS, HOSTS_NOW
 from engine.trial.judge.host_client import EarlyHosts
 from engine.trial.shared.cuda import driver
 
 
-def begin(channel: int, index: int, hosts: EarlyHosts | None) -> None:
-    """Start ``hosts`` and create the context of ``cuda:index`` when a request arrives on ``channel``, which is not read."""
+def begin(channel: int, index: int, hosts: EarlyHosts | None, *, now: bool) -> None:
+    """Start ``hosts`` and create the context of ``cuda:index`` when a request arrives on ``channel``, which is not read.
+
+    ``now``: the hosts do not wait for it.
+    """
     wanted = False
+    if hosts is not None and now:
+        hosts.launch(wanted=True)
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(channel)) as peeked:
         wanted = bool(peeked.recv(1, socket.MSG_PEEK))
     if hosts is not None:
@@ -39,9 +45,12 @@ def main() -> None:
     supervised, device = sys.argv[2] == "supervised", sys.argv[4]
     kind, _, index = device.partition(":")
     supervisor = socket.socket(fileno=int(sys.argv[3])) if supervised else None
-    hosts = EarlyHosts(device, supervisor) if supervisor is not None and sys.argv[5:] == [HOSTS] and kind == "cuda" else None
+    now = sys.argv[5:] == [HOSTS_NOW]
+    early = supervisor is not None and kind == "cuda" and (now or sys.argv[5:] == [HOSTS])
+    hosts = EarlyHosts(device, supervisor) if early and supervisor is not None else None
     if kind == "cuda":
-        threading.Thread(target=begin, args=(int(sys.argv[1]), int(index or 0), hosts), daemon=True).start()
+        begun = partial(begin, int(sys.argv[1]), int(index or 0), hosts, now=now)
+        threading.Thread(target=begun, daemon=True).start()
     with without_collections():
         from engine.trial.judge import server
 

@@ -23,7 +23,7 @@ from engine.trial.judge.judged_calls import CheckTally
 from engine.trial.judge.measurement import MeasurementReport
 from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.runner_client import RunnerClient
-from engine.trial.judge.stopping import is_same
+from engine.trial.judge.stopping import LEAST_SAME_PAIRS, is_same
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.timing import PairTimes, log_ratios, samples_for, shared_samples
 from engine.trial.protocol import OpenRequest
@@ -189,7 +189,7 @@ class Baselines:
         These are processes of the ranking baseline, and null runners.
         """
         if self._device.kind == "cuda" and self._workloads == 1 and not self.started:
-            self._pool.start_baselines(self._opened.baseline, SAME_PAIRS + 1, checking=True)
+            self._pool.start_baselines(self._opened.baseline, LEAST_SAME_PAIRS + 1, checking=True)
             self._pool.start_null_runners(contracts)
 
     def _pairs(self, bed: TestBed) -> list[PairTimes]:
@@ -205,8 +205,8 @@ class Baselines:
         ranking = self._opened.baseline
         pairs: list[PairTimes] = []
         if self._device.kind == "cuda":  # contexts are created, and modules loaded, in parallel
-            self._pool.start_baselines(ranking, SAME_PAIRS + 1)
-            for index in range(SAME_PAIRS if self._pool.keeps_processes else 0):
+            self._pool.start_baselines(ranking, LEAST_SAME_PAIRS + 1)
+            for index in range(LEAST_SAME_PAIRS if self._pool.keeps_processes else 0):
                 self._runners_of(bed, index)
         for index in range(SAME_PAIRS):
             others, itself = self._runners_of(bed, index)

@@ -252,6 +252,6 @@ def _in_float64_on_nudged_inputs(reference: Reference, case: Case) -> Iterator[S
 
 def _whole_model_in(reference: Reference, case: Case, dtype: torch.dtype) -> Sequence[torch.Tensor] | None:
     try:
-        return reference.call(reference.cast(case.model, dtype), reference.cast_inputs(case.inputs, dtype))
+        return reference.call(reference.cast(case.model, dtype), reference.cast_inputs(case.inputs, dtype), last=True)
     except ProblemError:
         return None

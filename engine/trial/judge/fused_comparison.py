@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from engine.domain.errors import DeviceError
+from engine.domain.model import Device, Operand
 from engine.trial.judge.blocks import Moments
 from engine.trial.shared.cuda import driver as cuda
 from engine.trial.shared.cuda import nvrtc
@@ -83,9 +85,22 @@ class DeviceKernels:
 
     def __init__(self, compiler: Compiler = nvrtc.compiled) -> None:
         self._compiler = compiler
+        self._compiling: dict[tuple[int, ComparisonVariant], Future[bytes]] = {}
         self._loaded: dict[tuple[int, ComparisonVariant], _Loaded | None] = {}
         self.missing = ""
         """Why a variant cannot be launched; empty if all could be."""
+
+    def compile_ahead(self, outputs: Iterable[torch.dtype], index: int) -> None:
+        """Start compiling, in threads, what compares such outputs with float64: each variant takes a third of a second.
+
+        ``ready`` waits for those, and says what failed.
+        """
+        variants = [one for dtype in outputs if dtype in _TYPES for one in _usual(dtype)]
+        new = [one for one in dict.fromkeys(variants) if (index, one) not in {*self._compiling, *self._loaded}]
+        if new:
+            threads = ThreadPoolExecutor(len(new), "compiler")
+            self._compiling |= {(index, one): threads.submit(self._compiled, one, index) for one in new}
+            threads.shutdown(wait=False)
 
     def ready(self, variant: ComparisonVariant, device: torch.device) -> bool:
         key = (device.index, variant)
@@ -97,11 +112,16 @@ class DeviceKernels:
                 self.missing = str(error)
         return self._loaded[key] is not None
 
-    def _load(self, variant: ComparisonVariant, index: int) -> _Loaded:
-        context, driver = cuda.Context.open(index), cuda.bindings()
+    def _compiled(self, variant: ComparisonVariant, index: int) -> bytes:
+        context = cuda.Context.open(index)
         major, minor = (context.attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
         options = [f"-arch=sm_{major}{minor}", "-std=c++17", *variant.macros()]
-        image = self._compiler(SOURCE.read_text(encoding="utf-8"), options)
+        return self._compiler(SOURCE.read_text(encoding="utf-8"), options)
+
+    def _load(self, variant: ComparisonVariant, index: int) -> _Loaded:
+        context, driver = cuda.Context.open(index), cuda.bindings()
+        begun = self._compiling.pop((index, variant), None)
+        image = begun.result() if begun is not None else self._compiled(variant, index)
         module = cuda.check(driver.cuModuleLoadData(image), f"loading {SOURCE.name}")
         functions = {
             name: int(cuda.check(driver.cuModuleGetFunction(module, name.encode()), f"looking up {name}"))
@@ -137,7 +157,22 @@ def blocks_for(count: int, most: int) -> int:
     return max(1, min(most, -(-count // (THREADS * TILE))))
 
 
-KERNELS: Kernels = DeviceKernels()
+def _usual(output: torch.dtype) -> list[ComparisonVariant]:
+    """What every large output of this type is compared with: its moments in float64, and its errors."""
+    exact = torch.float64
+    finite = ComparisonVariant(output, exact, finite=True)
+    return [ComparisonVariant(exact, exact, finite=False), ComparisonVariant(output, exact, finite=False), finite]
+
+
+_ON_DEVICES = DeviceKernels()
+KERNELS: Kernels = _ON_DEVICES
+
+
+def compile_ahead(outputs: Sequence[Operand], device: Device) -> None:
+    """Start compiling what outputs of a problem will be compared with, where they are large and on a GPU."""
+    if device.kind == "cuda":
+        large = [getattr(torch, one.dtype) for one in outputs if math.prod(one.shape) >= LEAST]
+        _ON_DEVICES.compile_ahead(large, device.index)
 
 
 @dataclass(frozen=True, slots=True)

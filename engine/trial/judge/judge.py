@@ -85,6 +85,8 @@ class Judge:
         self._peaks = opened.peaks
         self._measured_peaks_again = False
         self._screened: tuple[Candidate, list[PairTimes]] | None = None
+        self._checks_next = False
+        """Whether a kernel is checked before the baselines are measured: in one process."""
         setup = PairSetup(
             CacheFlush(opened.device if opened.cold else HOT, self.device.cache_bytes),
             ContentionMonitor(opened.device),
@@ -148,7 +150,7 @@ class Judge:
 
     def prepare(self, request: PrepareRequest, say: Say) -> PrepareReply:
         """Calibrate the correctness check, test it with the trivial models, measure baselines that are not cached."""
-        self._peaks = request.peaks
+        self._peaks, self._checks_next = request.peaks, not request.measure
         self._pool.launch()
         found: dict[str, PreparedWorkload] = {}
         for place, trial in enumerate(self._trials):
@@ -219,6 +221,7 @@ class Judge:
 
         One process makes all these calls; they are the same message. Raises TrialFailed.
         """
+        self._checks_next = False
         self._trials[0].bed()
         self._pool.discard_prestarted()
         found = {}
@@ -239,6 +242,7 @@ class Judge:
 
     def check(self, candidate: Candidate, say: Say) -> CheckReply:
         """The correctness checks of ``verify``, which need neither baselines nor ceilings. Raises TrialFailed."""
+        self._checks_next = False
         self._pool.launch()
         self._trials[0].bed()
         self._pool.discard_prestarted()
@@ -348,7 +352,7 @@ class Judge:
             self._process_pairs.end_processes()
             if self._trials[0].beds.in_use and not is_over():
                 self._pool.discard_prestarted()
-                self._pool.prestart(self._bounds[0])
+                self._pool.prestart(1 if self._checks_next else self._bounds[0])
         except SandboxError:
             self._pool.restart()
 

@@ -18,14 +18,20 @@ def kept(own: torch.Tensor, bent: torch.Tensor) -> torch.Tensor:
     """
     if own.numel() < 2 or _is_one_number(own):
         return bent
-    for changed, before in in_blocks(bent, own):
-        changed.masked_fill_(before == 0, 0)
+    if _may_hold_zeros(own):
+        for changed, before in in_blocks(bent, own):
+            changed.masked_fill_(before == 0, 0)
     return torch.triu(bent) + torch.triu(bent, 1).mT if is_symmetric(own) else bent
 
 
 def _is_one_number(tensor: torch.Tensor) -> bool:
     first = tensor.reshape(-1)[:1]
     return all(bool((block == first).all()) for (block,) in in_blocks(tensor))
+
+
+def _may_hold_zeros(tensor: torch.Tensor) -> bool:
+    """Whether a block-wise pass is needed; types of one byte cannot be counted."""
+    return tensor.dtype.itemsize == 1 or int(torch.count_nonzero(tensor)) < tensor.numel()
 
 
 def is_symmetric(tensor: torch.Tensor) -> bool:

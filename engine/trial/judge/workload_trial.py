@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from engine.domain import stats
 from engine.domain.memory_plan import TrialProcesses
-from engine.domain.model import FailureKind, Interval, Measurement, Verification
+from engine.domain.model import FailureKind, Interval, Measurement, Role, Verification
 from engine.domain.preparation import CorrectnessCheck, Peaks, Preparation
 from engine.problem.chance_holdout import BY_CHANCE
 from engine.problem.reference import Reference
@@ -21,6 +21,7 @@ from engine.trial.judge import plausibility, roofline
 from engine.trial.judge.baselines import Baselines
 from engine.trial.judge.correctness_check import describe_check
 from engine.trial.judge.failures import TrialFailed
+from engine.trial.judge.fused_comparison import compile_ahead
 from engine.trial.judge.interleaving import Contestants, run_pair
 from engine.trial.judge.judge_tools import JudgeTools
 from engine.trial.judge.judged_calls import CheckTally, check_workspace, difference_of_calls, judged_call
@@ -87,6 +88,7 @@ class WorkloadTrial:
         self._tools = tools
         self.reference = Reference(opened.problem, opened.workload, opened.device)
         self.signature = self.reference.signature()
+        compile_ahead(self.signature.with_roles(Role.OUTPUT), tools.device)
         self.holdouts = [Reference(opened.problem, w, opened.device) for w in opened.holdouts]
         self._check: CorrectnessCheck | None = None
         self._checked: tuple[Candidate, CheckedOutputs] | None = None
@@ -157,8 +159,8 @@ class WorkloadTrial:
         self._checked = None
         bed = self.bed()
         self._tools.weights.renew(bed, candidate, scalars=True)
-        self.load(runner, candidate)
         self.baselines.start_ahead({KERNEL: candidate.contract})
+        self.load(runner, candidate)
         own = self._tools.weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
         perturbed = CheckTally()
         jitter = self._check_outputs(bed, runner, own, perturbed)
