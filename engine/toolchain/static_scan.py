@@ -52,7 +52,9 @@ _INNER = frozenset(
     "__globals__ __code__ __closure__ __subclasses__ __builtins__ f_locals f_globals f_back tb_frame gi_frame "
     "__torch_function__ __torch_dispatch__ _version".split()
 )
-_OS_ALLOWED = ("os.path", "os.cpu_count", "os.sep", "os.linesep", "os.name", "os.environ", "os.getcwd")
+_OS_ALLOWED = (
+    "os.path", "os.cpu_count", "os.sep", "os.linesep", "os.name", "os.environ", "os.getcwd", "os.getpid", "os.makedirs",
+)  # fmt: skip
 _BUILD_VARIABLES = (
     "TORCH_CUDA_ARCH_LIST",
     "TORCH_EXTENSIONS_DIR",
@@ -63,6 +65,7 @@ _BUILD_VARIABLES = (
     "CUDA_PATH",
     "TRITON_",
 )
+_READS_OR_SETS = ("os.environ.setdefault", "os.environ.get", "os.getenv")
 _SWITCHES = ("torch.backends.", "torch._dynamo.config.", "torch._inductor.config.", "torch.cuda.matmul")
 """Settings that a module may change: they only affect its own process."""
 _EMBEDDED = ("#include", "__global__", 'extern "C"')
@@ -171,7 +174,7 @@ def _uses(node: ast.AST, names: dict[str, str]) -> Iterator[Finding]:
             yield Finding(node.lineno, f"setattr({_dotted(node.args[0], names)}, …)", _PATCHED)
         yield from _environment(node, names)
     elif isinstance(node, ast.Subscript) and _dotted(node.value, names) == "os.environ":
-        if not (isinstance(node.ctx, ast.Store) and _build_variable(node.slice)):
+        if isinstance(node.ctx, ast.Del) or not _build_variable(node.slice):
             yield Finding(node.lineno, "os.environ", _ENVIRONMENT)
     elif isinstance(node, ast.FunctionDef) and node.name in _INNER:
         yield Finding(node.lineno, node.name, "overrides torch's dispatch")
@@ -208,7 +211,7 @@ def _names_of_own_state(tree: ast.AST) -> frozenset[str]:
 
 def _environment(node: ast.Call, names: dict[str, str]) -> Iterator[Finding]:
     name = _dotted(node.func, names)
-    if name == "os.environ.setdefault" and node.args and _build_variable(node.args[0]):
+    if name in _READS_OR_SETS and node.args and _build_variable(node.args[0]):
         return
     if name.startswith("os.environ.") or name == "os.getenv":
         yield Finding(node.lineno, name, _ENVIRONMENT)

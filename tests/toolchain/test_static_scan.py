@@ -101,6 +101,8 @@ class ModelNew(nn.Module):
         ("import triton\nimport triton.language as tl", "torch.compile(self)"),
         ("compiled = torch.compile(torch.relu)", "t = x.open if hasattr(x, 'open') else None"),
         ("text = 'see /proc and os.fork'", "x.grad = None"),
+        ("import os\nfolder = f'build_{os.getpid()}'\nos.makedirs(folder, exist_ok=True)", "pass"),
+        ("import os\nroot = os.environ.get('CUDA_HOME', '/usr/local/cuda')\nhome = os.environ['CUDA_HOME']", "pass"),
     ],
 )
 def test_an_ordinary_module_has_no_findings(top: str, body: str) -> None:

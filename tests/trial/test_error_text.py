@@ -50,3 +50,10 @@ def test_a_kernel_for_a_gpu_says_so_on_a_cpu(text: str, monkeypatch: pytest.Monk
 
 def test_other_errors_on_a_cpu_stay() -> None:
     assert _error_text(OSError("CUDA is a word")).splitlines()[-1] == "OSError: CUDA is a word"
+
+
+def test_a_name_that_only_the_reference_defines_is_explained() -> None:
+    last = _error_text(NameError("name 'math' is not defined")).splitlines()[-1]
+    assert last == (
+        "NameError: name 'math' is not defined in the kernel's file: import or define it there, even if the reference does"
+    )

@@ -62,7 +62,9 @@ def _call(spec: Path, inputs: list[Path]) -> None:
     load = msgspec.msgpack.decode(spec.read_bytes(), type=LoadKernel)
     torch.set_num_threads(load.threads)
     if not inputs:
-        construct_module(load)
+        # Many constructors compile only where they find a device. Weights are drawn on the CPU here.
+        setattr(torch.cuda, "is_available", lambda: True)  # noqa: B010
+        construct_module(msgspec.structs.replace(load, device="cpu"))
         return
     _, launcher = load_launcher(spec, inputs[0], _untimed)
     called = launcher.call(RunKernel(0))

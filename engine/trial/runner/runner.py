@@ -180,6 +180,8 @@ def _error_text(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if _device() == "cpu" and (wants := next(filter(_asks_for_gpu, lines), "")):
         return f"{last}\nneeds a GPU, and is judged on the CPU: {type(error).__name__}: {wants[:_LONGEST_LINES]}"
+    if type(error) is NameError:
+        return f"{last}\nNameError: {error} in the kernel's file: import or define it there, even if the reference does"
     return last if len(lines) < 2 else f"{last}\n{type(error).__name__}: {' '.join(lines[:2])[:_LONGEST_LINES]}"
 
 

@@ -33,7 +33,7 @@ from engine.toolchain.cache import LOG, Cache, CacheEntry, cache_folder, digest
 from engine.trial.runner.module_caches import ARCHITECTURES, COMPILED, COMPILER_FAILED
 from engine.trial.tools.kernel_case import DumpInputs, KernelCase, sandboxed, write_spec
 
-_SCHEME = 2
+_SCHEME = 3
 _BINARY = "caches.tar"
 _SECONDS = 300.0
 _MOST_BYTES = 256 << 20
