@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from engine.domain import regimes
 from engine.domain import work as w
 from engine.domain.corroboration import MEASURED, NOT_CORROBORATED, QUARANTINED
 from engine.domain.errors import EspalierError, KernelCodeError
-from engine.domain.model import Dialect, Problem
+from engine.domain.model import Device, Dialect, Problem, Signature
 from engine.domain.preparation import Preparation
 from engine.problem import catalog, header
 from engine.report.text import verdict as v
@@ -187,21 +188,28 @@ async def evaluate_here(wanted: EvaluationRequest, say: Say, tell: Tell = lambda
 
 def bench_for(wanted: EvaluationRequest, say: Say) -> AbstractAsyncContextManager[Workbench]:
     """A bench for this kernel, and for others on the same assignment; closed on exit. Raises EspalierError."""
-    return open_workbench(wanted.assignment, say, accept_unverifiable=wanted.accept_unverifiable)
+    ahead = partial(_kernels_of, wanted)
+    return open_workbench(wanted.assignment, say, accept_unverifiable=wanted.accept_unverifiable, ahead=ahead)
 
 
 def build_ahead(bench: Workbench, requests: Iterable[EvaluationRequest]) -> None:
     """Build all kernels of these requests in their order, while others are judged. Errors are raised by ``evaluate_on``."""
     for wanted in requests:
-        with suppress(EspalierError):
-            bench.bench.build_ahead([kernel_spec(wanted.seed.kernel, chosen) for chosen in _tunable_choices(wanted, bench)])
+        bench.bench.build_ahead(_kernels_of(wanted, bench.device, bench.signature))
+
+
+def _kernels_of(wanted: EvaluationRequest, device: Device, signature: Signature) -> Sequence[KernelSpec]:
+    """The kernel with each choice of its tunables; none where these are wrong."""
+    with suppress(EspalierError):
+        return [kernel_spec(wanted.seed.kernel, chosen) for chosen in _tunable_choices(wanted, device, signature)]
+    return ()
 
 
 async def evaluate_on(bench: Workbench, wanted: EvaluationRequest, tell: Tell = lambda found, of: None) -> Evaluation:
     """Evaluate one kernel on a bench that may serve several, with one preparation. Raises EspalierError."""
     build_ahead(bench, [wanted])
     tried: list[Variant] = []
-    every = _tunable_choices(wanted, bench)
+    every = _tunable_choices(wanted, bench.device, bench.signature)
     for chosen in every:
         trial = await bench.attempt(kernel_spec(wanted.seed.kernel, chosen))
         tried.append(Variant(chosen, _verdict(wanted, bench, trial), trial))
@@ -221,11 +229,11 @@ async def evaluate_on(bench: Workbench, wanted: EvaluationRequest, tell: Tell = 
     return Evaluation(best, bench.preparation, tuple(tried) if wanted.variants > 1 else (), against, trouble)
 
 
-def _tunable_choices(wanted: EvaluationRequest, bench: Workbench) -> Sequence[dict[str, int]]:
+def _tunable_choices(wanted: EvaluationRequest, device: Device, signature: Signature) -> Sequence[dict[str, int]]:
     if wanted.variants == 1:
         return [dict(wanted.seed.tunables)]
     kernel = wanted.seed.kernel
-    names = header.plan_names(bench.signature, bench.device.units)
+    names = header.plan_names(signature, device.units)
     try:
         declared = tuning.parse_tunables(kernel.text, kernel.dialect)
         requires = tuning.parse_requires(kernel.text, kernel.dialect)

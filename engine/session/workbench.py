@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from engine.domain import instruction_mix
@@ -20,6 +21,7 @@ from engine.domain.model import Blob, Device, Failure, FailureKind, Measurement,
 from engine.domain.preparation import Preparation
 from engine.session.ports import Say
 from engine.session.requirements import check_requirements, sandbox_warning
+from engine.toolchain.build import BuildFailure
 from engine.toolchain.inspection import instruction_counts
 from engine.trial.bench import Assignment, BuiltKernel, KernelSpec, TrialBench
 from engine.trial.client import JudgeClient
@@ -72,16 +74,25 @@ class Workbench:
     """What the last build read of the user's header trees."""
 
     async def attempt(self, kernel: KernelSpec) -> KernelTrial:
-        """Build, verify and measure one kernel. Raises EspalierError if the baselines cannot be measured."""
-        async with self.bench.device_held(self.say):
-            waited, self.waited_s = self.bench.waited_s - self.waited_s, self.bench.waited_s
-            self.included = ()
-            return replace(await self._attempt(kernel), wait_s=waited, included=self.included)
+        """Build, verify and measure one kernel. Raises EspalierError if the baselines cannot be measured.
 
-    async def _attempt(self, kernel: KernelSpec) -> KernelTrial:
-        began = time.monotonic()
-        ready = await self.bench.build_candidate(kernel, self.say)
-        build_s = time.monotonic() - began
+        Other processes may use a GPU while compilers run, which can take a minute.
+        """
+        self.included = ()
+        async with AsyncExitStack() as stack:
+            hold = partial(stack.enter_async_context, self.bench.device_held(self.say))
+            if self.device.kind == "cpu":
+                await hold()
+            began, waited = time.monotonic(), self.bench.waited_s
+            ready = await self.bench.build_candidate(kernel, self.say)
+            build_s = time.monotonic() - began - (self.bench.waited_s - waited)
+            if self.device.kind != "cpu":
+                await hold()
+            trial = await self._tried(kernel, ready, build_s)
+            waited, self.waited_s = self.bench.waited_s - self.waited_s, self.bench.waited_s
+            return replace(trial, wait_s=waited, included=self.included)
+
+    async def _tried(self, kernel: KernelSpec, ready: BuiltKernel | BuildFailure, build_s: float) -> KernelTrial:
         if not hasattr(ready, "candidate"):
             kind = FailureKind.TIMED_OUT if ready.timed_out else FailureKind.BUILD_FAILED
             return KernelTrial(w.Failed(Failure(kind, ready.reason), ready.seconds), None, build_s, None, None)
@@ -158,9 +169,12 @@ def _with_sustained(single: w.Measured, found: w.BackToBack | w.Failed) -> w.Mea
 
 @asynccontextmanager
 async def open_workbench(
-    assignment: Assignment, say: Say, *, accept_unverifiable: bool, judge: JudgeClient | None = None
-) -> AsyncIterator[Workbench]:
+    assignment: Assignment, say: Say, *, accept_unverifiable: bool, judge: JudgeClient | None = None,
+    ahead: Callable[[Device, Signature], Iterable[KernelSpec]] = lambda device, signature: (),
+) -> AsyncIterator[Workbench]:  # fmt: skip
     """A bench with a tested correctness check, closed on exit. ``judge``: one that was started before and asked nothing.
+
+    ``ahead``: kernels to build meanwhile.
 
     Its baselines are measured; where ``assignment.prepared``, not before a right kernel needs them, and those of an earlier
     evaluation are used.
@@ -176,6 +190,7 @@ async def open_workbench(
         async with bench.device_held(say):
             say("loading torch and the problem")  # after a wait for the device: what takes long now
             device, signature = await bench.describe(say, ceilings=True)
+            bench.build_ahead(ahead(device, signature))
             complete = bench.is_prepared or not assignment.prepared
             preparation = await _prepared(bench, say, measure=complete)
         check = preparation.gate

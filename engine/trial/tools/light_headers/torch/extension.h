@@ -1,0 +1,3 @@
+// Stands for torch/extension.h in CUDA code: tensors and operators, without modules, optimisers, pybind11 and the rest of the host's API.
+#pragma once
+#include <torch/types.h>
