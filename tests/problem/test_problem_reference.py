@@ -314,6 +314,7 @@ def test_complex_weights_keep_their_imaginary_parts_in_another_precision(tmp_pat
     [
         (HEAD + "1 / 0\n" + MODEL + INPUTS + INIT, 4, "ZeroDivisionError"),
         (HEAD + "raise SystemExit(3)\n" + MODEL + INPUTS + INIT, 4, "SystemExit"),
+        (HEAD + "raise ValueError('\\ud800')\n" + MODEL + INPUTS + INIT, 4, r"ValueError: \ud800"),
         (HEAD + "import no_such_module_here\n" + MODEL + INPUTS + INIT, 4, "install it"),
         (HEAD + "Model = 3\n" + INPUTS + INIT, 0, "not a subclass of torch.nn.Module"),
         (HEAD + "class Model:\n    pass\n" + INPUTS + INIT, 0, "not a subclass of torch.nn.Module"),
@@ -336,6 +337,7 @@ def test_an_exception_of_a_reference_is_one_line_with_its_place(tmp_path: Path, 
         run(tmp_path, text)
     message = str(caught.value)
     assert "\n" not in message
+    assert message.encode()
     assert said in message
     assert f"{tmp_path / 'made.py'}{f', line {line}' if line else ''}" in message
 
