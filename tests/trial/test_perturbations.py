@@ -446,6 +446,15 @@ def test_a_kernel_may_rely_on_sorted_inputs(tmp_path: Path, kernel: Callable[...
     assert all(passed) == right
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16])
+def test_square_matrices_of_types_without_arithmetic_are_perturbed(dtype: torch.dtype) -> None:
+    for given in (torch.rand(8, 8).to(dtype), torch.linspace(-2, 2, 8).repeat(8, 1).to(dtype)):
+        for name in PERTURBATIONS:
+            (bent,) = perturb((given,), name)
+            assert isinstance(bent, torch.Tensor)
+            assert (bent.shape, bent.dtype) == (given.shape, dtype)
+
+
 @pytest.mark.parametrize("descends", [False, True])
 def test_sorted_lines_stay_sorted(descends: bool) -> None:
     given = torch.randn(3, 20).sort(dim=-1, descending=descends).values

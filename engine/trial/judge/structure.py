@@ -36,9 +36,9 @@ def _order(tensor: torch.Tensor) -> int:
     if not tensor.dim() or tensor.shape[-1] < _SHORTEST_SORTED:
         return 0
     for order in (1, -1):
-        steps = tensor.reshape(-1, tensor.shape[-1])[0].diff() * order
         # The first line first: reading all of a large matrix takes longer than most kernels.
-        if bool((steps >= 0).all()) and bool((tensor.diff(dim=-1) * order >= 0).all()):
+        steps = _wide(tensor.reshape(-1, tensor.shape[-1])[0]).diff() * order
+        if bool((steps >= 0).all()) and bool((_wide(tensor).diff(dim=-1) * order >= 0).all()):
             return order
     return 0
 
@@ -59,7 +59,15 @@ def is_symmetric(tensor: torch.Tensor) -> bool:
 
 
 def _is_skew_symmetric(tensor: torch.Tensor) -> bool:
-    return _is_square(tensor) and torch.equal(tensor[..., 0, :], -tensor[..., :, 0]) and torch.equal(tensor, -tensor.mT)
+    if not _is_square(tensor) or not torch.equal(_wide(tensor[..., 0, :]), -_wide(tensor[..., :, 0])):
+        return False
+    wide = _wide(tensor)
+    return torch.equal(wide, -wide.mT)
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in a type with arithmetic, which those of one byte lack."""
+    return tensor.float() if tensor.dtype.itemsize == 1 else tensor
 
 
 def _is_square(tensor: torch.Tensor) -> bool:
