@@ -35,8 +35,9 @@ def with_noise_floor(ratio: Interval, same: Interval) -> Interval:
 
 
 def inverted(ratio: Interval) -> Interval:
-    """The speedup of the second kernel over the first."""
-    return Interval(1 / ratio.value, 1 / ratio.high, 1 / ratio.low)
+    """The speedup of the second kernel over the first; infinite where the other one's is 0, as in a damaged journal."""
+    value, low, high = (1 / one if one else math.inf for one in (ratio.value, ratio.high, ratio.low))
+    return Interval(value, low, high)
 
 
 def outcome(ratio: Interval, *, corroborated: bool = True) -> RaceOutcome:

@@ -189,7 +189,8 @@ class LoadedReference:
         except ProblemError:
             raise
         except (Exception, SystemExit, StepTooLong) as error:
-            raise ProblemError(self._explanation(doing, device, error)) from error
+            message = self._explanation(doing, device, error)
+            raise ProblemError(message.encode(errors="backslashreplace").decode()) from error  # lone surrogates cannot be sent
 
     def _explanation(self, doing: str, device: torch.device | None, error: BaseException) -> str:
         where = f"{self.file}{self._line(error)}"

@@ -19,17 +19,22 @@ from engine.problem import batched_convolution
 from engine.problem.loading import plain_tensors
 
 _NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_NARROW_COMPLEX = frozenset({torch.complex64, torch.complex32})
+_COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+"""Complex types by the type of their parts. Half precision has none: operators lack it."""
 
 
 def cast_model(model: nn.Module, dtype: torch.dtype, device: torch.device | None = None) -> nn.Module:
-    """A copy of ``model`` whose floating-point parameters, buffers and tensor attributes are of ``dtype``.
+    """A copy of ``model`` whose floating-point and complex parameters, buffers and tensor attributes are ``cast`` to ``dtype``.
 
     It is on ``device``, if given. Each tensor is converted as it is copied: there is no second copy in the old type.
     """
     held = {id(t): t for m in model.modules() for t in (*m._parameters.values(), *m._buffers.values()) if t is not None}
     held |= {id(t): t for m in model.modules() for _, t in plain_tensors(m)}
     memo: dict[int, Any] = {key: _converted(t, dtype, device) for key, t in held.items() if _is_plain(t)}
-    converted = copy.deepcopy(model, memo).to(device=device, dtype=dtype)
+    converted = copy.deepcopy(model, memo)
+    # Module.to() would drop imaginary parts.
+    converted._apply(lambda t: cast(t, dtype).to(device or t.device))  # type: ignore[no-untyped-call]
     for module in converted.modules():
         for name, tensor in plain_tensors(module):
             vars(module)[name] = cast(tensor, dtype).to(device or tensor.device)
@@ -40,11 +45,12 @@ def cast_model(model: nn.Module, dtype: torch.dtype, device: torch.device | None
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    return type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided and tensor.is_floating_point()
+    inexact = tensor.is_floating_point() or tensor.is_complex()
+    return type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided and inexact
 
 
 def _converted(tensor: Tensor, dtype: torch.dtype, device: torch.device | None) -> Tensor:
-    found = tensor.detach().to(device=device or tensor.device, dtype=dtype, copy=True)
+    found = tensor.detach().to(device=device or tensor.device, dtype=_type_in(dtype, tensor), copy=True)
     return nn.Parameter(found, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
 
 
@@ -67,12 +73,20 @@ def _of_copy(function: FunctionType, memo: Mapping[int, Any]) -> FunctionType:
 
 
 def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """A floating-point tensor in ``dtype``; any other tensor as it is."""
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+    """A floating-point tensor in ``dtype``, and a complex one with parts of it, where there are such; any other as it is."""
+    return tensor.to(_type_in(dtype, tensor))
+
+
+def _type_in(dtype: torch.dtype, tensor: Tensor) -> torch.dtype:
+    """The type of a tensor once it is ``cast``."""
+    if tensor.is_complex():
+        return _COMPLEX.get(dtype, tensor.dtype)
+    return dtype if tensor.is_floating_point() else tensor.dtype
 
 
 class _InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Operators with a ``dtype`` of float32 or narrower return float64 instead. On a GPU torch's own convolutions run.
+    """Operators with a ``dtype`` of float32 or narrower return float64 instead, and complex128 instead of narrower complex
+    numbers. On a GPU torch's own convolutions run.
 
     With cuDNN's, calibrating one transposed convolution of KernelBench took more than a minute of an H200 (level 1, 68). Where
     torch's fail, for lack of memory for example, cuDNN's run. Batches of many small samples: see ``batched_convolution``.
@@ -86,8 +100,8 @@ class _InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         given = dict(kwargs or {})
-        if given.get("dtype") in _NARROW:
-            given["dtype"] = torch.float64
+        if (wanted := given.get("dtype")) in _NARROW or wanted in _NARROW_COMPLEX:
+            given["dtype"] = torch.float64 if wanted in _NARROW else torch.complex128
         if func is torch.ops.aten.convolution.default and args[0].is_cuda:
             with suppress(RuntimeError), _without_cudnn():
                 return _convolution(func, args, given)

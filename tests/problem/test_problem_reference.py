@@ -281,11 +281,40 @@ def test_precision_can_be_lowered_on_copies() -> None:
     assert next(model.parameters()).dtype == torch.float32
 
 
+COMPLEX_MODEL = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.turn = nn.Parameter(torch.polar(torch.ones(dim), torch.arange(dim) / 7))
+        self.register_buffer("shift", torch.full((dim,), 1 + 2j, dtype=torch.complex64))
+        self.factor = torch.tensor(3 + 4j)
+    def forward(self, x):
+        made = torch.zeros(dim, dtype=torch.cfloat) + self.shift
+        return torch.view_as_real((x.to(torch.complex64) * self.turn + made) * self.factor)
+"""
+
+
+def test_complex_weights_keep_their_imaginary_parts_in_another_precision(tmp_path: Path) -> None:
+    reference = made(tmp_path, HEAD + COMPLEX_MODEL + INPUTS + INIT)
+    model, inputs = reference.model(0), reference.inputs(0)
+    exact = reference.exact(model, inputs)
+    assert exact.note == ""
+    assert exact.outputs[0].dtype == torch.float64
+    (eager,) = reference.call(model, inputs)
+    torch.testing.assert_close(exact.outputs[0].float(), eager)
+    for dtype, kept in ((torch.float64, torch.complex128), (torch.float32, torch.complex64), (torch.bfloat16, torch.complex64)):
+        cast = reference.cast(model, dtype)
+        assert {cast.turn.dtype, cast.shift.dtype, cast.factor.dtype} == {kept}
+        assert bool((cast.shift.imag == 2).all())
+    assert next(model.parameters()).dtype == torch.complex64
+
+
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
         (HEAD + "1 / 0\n" + MODEL + INPUTS + INIT, 4, "ZeroDivisionError"),
         (HEAD + "raise SystemExit(3)\n" + MODEL + INPUTS + INIT, 4, "SystemExit"),
+        (HEAD + "raise ValueError('\\ud800')\n" + MODEL + INPUTS + INIT, 4, r"ValueError: \ud800"),
         (HEAD + "import no_such_module_here\n" + MODEL + INPUTS + INIT, 4, "install it"),
         (HEAD + "Model = 3\n" + INPUTS + INIT, 0, "not a subclass of torch.nn.Module"),
         (HEAD + "class Model:\n    pass\n" + INPUTS + INIT, 0, "not a subclass of torch.nn.Module"),
@@ -308,6 +337,7 @@ def test_an_exception_of_a_reference_is_one_line_with_its_place(tmp_path: Path, 
         run(tmp_path, text)
     message = str(caught.value)
     assert "\n" not in message
+    assert message.encode()
     assert said in message
     assert f"{tmp_path / 'made.py'}{f', line {line}' if line else ''}" in message
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from support import sessions
 from engine.domain import events as e
 from engine.domain.errors import ProblemError
 from engine.domain.model import Author, CallRole, Succession, Usage
+from engine.domain.races import inverted
 from engine.journal.journal import read
 from engine.report.facts.side_by_side import Budget, beside_comparable, course, side_by_side
 from engine.report.page import compare as page
@@ -43,6 +45,25 @@ def test_a_course_counts_verdicts_and_follows_the_incumbent(entries: tuple[e.Ent
     assert found.winners[0].gain is None
     assert found.winners[-1].gain is not None
     assert found.winners[-1].gain.value == pytest.approx(300 / 200)
+
+
+def test_kernels_may_have_any_names(tmp_path: Path) -> None:
+    sessions.whole(tmp_path)
+    journal = tmp_path / "journal.jsonl"
+    journal.write_text(journal.read_text().replace('"k10"', '"a last one"').replace('"k1"', '"zero"'))
+    found = course("renamed", read(tmp_path).entries)
+    assert [one.kernel for one in found.winners] == ["zero", "k2", "k6", "a last one"]
+
+
+@pytest.mark.parametrize("number", ["0.0", "-1.5"])
+def test_figures_of_a_damaged_journal_that_cannot_be_are_shown_all_the_same(tmp_path: Path, number: str) -> None:
+    sessions.whole(tmp_path)
+    journal = tmp_path / "journal.jsonl"
+    journal.write_text(re.sub(r'("(?:value|low|high)":)[\d.e+-]+', rf"\g<1>{number}", journal.read_text()))
+    found = read(tmp_path)
+    assert lines(side_by_side([("one", found.entries), ("other", found.entries)]))
+    ratios = [one.event.ratio for one in found.entries if isinstance(one.event, e.KernelRaced)]
+    assert any(ratio is not None and inverted(ratio) for ratio in ratios)
 
 
 def test_equal_budgets_end_where_the_session_that_spent_least_ended(entries: tuple[e.Entry, ...]) -> None:

@@ -1,10 +1,10 @@
-"""A kernel outside a session: when its instructions are read, and what becomes of that if the trial fails."""
+"""A kernel outside a session: when the device is held, and when instructions are read, also if the trial fails."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,8 +31,16 @@ class Trials:
     def __init__(self, happened: list[str], verified: w.Verified | w.Failed | Exception) -> None:
         self._happened = happened
         self._verified = verified
+        self.waited_s = 0.0
+
+    @asynccontextmanager
+    async def device_held(self, say: object) -> AsyncIterator[None]:
+        self._happened.append("held")
+        yield
+        self._happened.append("free")
 
     async def build_candidate(self, kernel: KernelSpec, say: object) -> BuiltKernel:
+        self._happened.append("built")
         artefact = cast(Any, SimpleNamespace(binary=Path("k.cubin"), included=()))
         return BuiltKernel(cast(Any, None), artefact)
 
@@ -48,7 +56,9 @@ class Trials:
         return w.Measured(b.measurement(1.5), 0.1)
 
 
-def tried(device: Device, verified: w.Verified | w.Failed | Exception, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def tried(
+    device: Device, verified: w.Verified | w.Failed | Exception, monkeypatch: pytest.MonkeyPatch, *, steps: bool = False
+) -> list[str]:
     happened: list[str] = []
 
     async def counts(binary: Path) -> Mapping[str, int]:
@@ -63,8 +73,19 @@ def tried(device: Device, verified: w.Verified | w.Failed | Exception, monkeypat
     monkeypatch.setattr(workbench, "instruction_counts", counts)
     bench = cast(Any, Trials(happened, verified))
     with suppress(EspalierError):
-        asyncio.run(Workbench(bench, device, b.signature(), b.preparation(), lambda _: None)._attempt(KERNEL))
-    return happened
+        asyncio.run(Workbench(bench, device, b.signature(), b.preparation(), lambda _: None).attempt(KERNEL))
+    return [one for one in happened if one not in ("built", "held", "free")] if not steps else happened
+
+
+def test_others_may_use_a_gpu_while_a_kernel_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules with inline CUDA compile for half a minute, and held the device meanwhile."""
+    steps = ["built", "held", "reading", "verified", "measured", "free"]
+    assert tried(FAKE_GPU, RIGHT, monkeypatch, steps=True) == steps
+
+
+def test_compilers_run_under_the_lease_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = ["held", "built", "verified", "measured", "reading", "free"]
+    assert tried(FAKE_CPU, RIGHT, monkeypatch, steps=True) == steps
 
 
 def test_instructions_are_read_beside_a_trial_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

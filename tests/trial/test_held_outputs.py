@@ -35,7 +35,8 @@ def returned(held: HeldOutputs, made: torch.Tensor, lent: frozenset[int] = froze
     return held.overwritten_by(Memory((made,)), [made], lent)
 
 
-def test_fresh_outputs_are_never_overwritten_and_some_are_held() -> None:
+def test_fresh_outputs_are_never_overwritten_and_some_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_outputs, "_FOR_GOOD", 1 << 60)
     held = HeldOutputs()
     seen = []
     for _ in range(CALLS):
@@ -45,11 +46,21 @@ def test_fresh_outputs_are_never_overwritten_and_some_are_held() -> None:
     assert 0 < sum(seen) < CALLS
 
 
-@pytest.mark.parametrize("buffers", [1, 2, 3])
+@pytest.mark.parametrize("buffers", [1, 2, 3, 40])
 def test_buffers_used_in_turn_are_found(buffers: int) -> None:
     kept = [torch.empty(300) for _ in range(buffers)]
     held = HeldOutputs()
-    assert any(returned(held, kept[call % buffers].uniform_()) for call in range(300))
+    assert any(returned(held, kept[call % buffers].uniform_()) for call in range(1000))
+
+
+def test_an_output_may_be_held_until_its_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_outputs, "_FOR_GOOD", 1)
+    held, kept = HeldOutputs(), torch.rand(300)
+    assert not returned(held, kept)
+    for _ in range(CALLS):
+        assert not returned(held, torch.rand(300))
+        assert held.holding
+    assert returned(held, kept.uniform_())
 
 
 def test_a_buffer_that_is_used_again_only_when_nobody_holds_it_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,15 +11,19 @@ import shutil
 import subprocess
 import sysconfig
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from support import builders as b
 
 from engine.domain.model import Contract, Device, Dialect, Workload
 from engine.sandbox.include_trees import VARIABLE, include_trees
+from engine.sandbox.process import ProcessResult
 from engine.session.fake_bench import FAKE_GPU
-from engine.toolchain.build import BuildRequest
+from engine.toolchain.build import BuildFailure, BuildRequest
 from engine.toolchain.included import visible
 from engine.trial.runner import module_caches
 from engine.trial.runner.module_caches import COMPILED, COMPILER_FAILED
@@ -143,6 +147,69 @@ def test_architectures_as_torch_names_them(arch: str, named: str) -> None:
 )
 def test_the_last_line_holds_the_archive(output: str, found: bytes) -> None:
     assert module_compilers._after(output, COMPILED) == found
+
+
+INLINE = "from torch.utils.cpp_extension import load_inline\n"
+MISSING = 'cuda.cu(7): error: namespace "torch" has no member "stack_of_ours"'
+
+
+@pytest.mark.parametrize(
+    ("code", "failures", "runs"),
+    [
+        ("", [], [True]),
+        ("PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}", [], [False]),
+        ("torch::nn::functional::relu(x)", [], [False]),
+        ("", [MISSING], [True, False]),
+        ("", [MISSING, MISSING], [True, False]),
+        ("", ['cuda.cu(7): error: expected a ";"'], [True]),
+    ],
+)
+def test_cuda_code_is_compiled_without_the_hosts_api_unless_it_needs_that(
+    code: str, failures: list[str], runs: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    light: list[bool] = []
+
+    async def run(argv: object, *, environment: Mapping[str, str], **_: object) -> ProcessResult:
+        light.append(str(module_compilers._LIGHT_HEADERS) in environment.get("NVCC_PREPEND_FLAGS", ""))
+        words = failures[len(light) - 1].encode() if len(light) <= len(failures) else b""
+        line = (COMPILER_FAILED if words else COMPILED) + base64.b64encode(words or b"an archive").decode()
+        return ProcessResult(0, line, 1.0, False)
+
+    monkeypatch.setenv("ESPALIER_CACHE", str(tmp_path))
+    monkeypatch.setattr(module_compilers, "run", run)
+    request = BuildRequest(INLINE + code, Dialect.PYTHON, Contract.MODULE, "", {}, "any", "mine.py")
+    case = KernelCase(Workload("small"), b.signature(), request)
+    built = cast(Any, SimpleNamespace(binary=tmp_path / "mine.py"))
+    confinement = cast(Any, SimpleNamespace(name="bubblewrap"))
+    found = asyncio.run(module_compilers.compile_module(case, FAKE_GPU, built, (), cast(Any, None), confinement))
+    assert light == runs
+    assert isinstance(found, BuildFailure) == (len(failures) == len(runs))
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_the_light_headers_declare_tensors_and_operators(tmp_path: Path) -> None:
+    from torch.utils import cpp_extension
+
+    code = tmp_path / "k.cu"
+    code.write_text(
+        "#include <torch/extension.h>\n"
+        "__global__ void twice(const float* x, float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = 2 * x[threadIdx.x]; }\n"
+        "torch::Tensor run(torch::Tensor x) {\n"
+        '  TORCH_CHECK(x.is_contiguous(), "not contiguous");\n'
+        "  auto y = torch::empty_like(x).to(torch::kFloat32);\n"
+        "  twice<<<1, 32>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel());\n"
+        "  return at::sum(y, {0}, true);\n}\n"
+    )
+    paths = [f"-I{path}" for path in [*cpp_extension.include_paths(), sysconfig.get_path("include")]]
+    command = ["nvcc", "-std=c++17", "-arch=sm_90", "--expt-relaxed-constexpr", "-ptx", "-o", str(tmp_path / "k"), str(code)]
+    environment = {**os.environ, "NVCC_PREPEND_FLAGS": f"-I{module_compilers._LIGHT_HEADERS}"}
+    found = subprocess.run([*command, *paths], env=environment, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    dependencies = subprocess.run(
+        ["nvcc", "-std=c++17", "-M", str(code), *paths], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    assert "torch/types.h" in dependencies
+    assert "torch/optim.h" not in dependencies
 
 
 def test_a_changed_header_compiles_a_module_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

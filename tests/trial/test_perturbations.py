@@ -13,8 +13,8 @@ from engine.ideas.prompts.context import PERTURBED
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import Calibration, calibrate
-from engine.trial.judge.cases import make_case, output_names
-from engine.trial.judge.perturbations import GRADED, OWN, PERTURBATIONS, UNEQUAL, perturb
+from engine.trial.judge.cases import ReferenceOnCase, make_case, output_names
+from engine.trial.judge.perturbations import BY_CHANCE, GRADED, OWN, PERTURBATIONS, SPECIAL, UNEQUAL, nudged, perturb
 
 
 @pytest.mark.parametrize("name", [OWN, *PERTURBATIONS])
@@ -44,6 +44,25 @@ def test_each_perturbation_changes_as_documented(name: str, wanted: Callable[[to
     x = torch.randn(4, 10)
     (bent,) = perturb((x,), name)
     torch.testing.assert_close(bent, wanted(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("name", [name for name in PERTURBATIONS if name not in SPECIAL])
+def test_perturbations_change_both_parts_of_complex_numbers_alike(name: str, dtype: torch.dtype) -> None:
+    given = torch.view_as_complex(torch.rand(12, 97, 1, dtype=dtype.to_real()).expand(12, 97, 2).contiguous())
+    (bent,) = perturb((given,), name)
+    assert isinstance(bent, torch.Tensor)
+    assert (bent.shape, bent.dtype) == (given.shape, dtype)
+    assert not torch.equal(bent, given)
+    assert torch.equal(bent.real, bent.imag)
+
+
+def test_a_hermitian_matrix_stays_hermitian() -> None:
+    random = torch.randn(2, 9, 9, dtype=torch.complex64)
+    for name in PERTURBATIONS:
+        (bent,) = perturb((random + random.mH,), name)
+        assert isinstance(bent, torch.Tensor)
+        torch.testing.assert_close(bent, bent.mH, rtol=0, atol=0)
 
 
 def test_spikes_do_not_modify_the_original() -> None:
@@ -330,6 +349,120 @@ def test_a_kernel_may_read_the_part_of_a_matrix_that_its_structure_leaves(
         assert distribution == OWN or float(x.abs().max()) != 1.0
         ruling = calibration.policy.rule([partial(x) @ partial(y)], case.expected, ["out"], distribution)
         assert ruling.passed or distribution in ("infinities", "NaN")
+
+
+COMPLEX = """
+import torch
+rows = 40
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("turn", torch.polar(torch.ones(rows), torch.arange(rows) / 7))
+    def forward(self, x, y):
+        return FORWARD
+def get_inputs():
+    return [torch.randn(rows, rows, dtype=torch.complex64) for _ in range(2)]
+def get_init_inputs():
+    return []
+"""
+
+
+def of_real_products(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    turned = y * torch.polar(torch.ones(40), torch.arange(40) / 7)
+    (a, b), (c, d) = ((t.real.contiguous(), t.imag.contiguous()) for t in (x, turned))
+    return torch.complex(a @ c - b @ d, a @ d + b @ c)
+
+
+@pytest.mark.parametrize(
+    ("forward", "kernel", "right"),
+    [
+        ("x @ (y * self.turn)", of_real_products, True),
+        ("x @ (y * self.turn)", lambda x, y: of_real_products(x, y.real + 0j), False),
+        ("torch.softmax((x * y).abs(), 1)", lambda x, y: torch.softmax(x.abs() * y.abs(), 1), True),
+        ("torch.softmax((x * y).abs(), 1)", lambda x, y: without_maximum((x * y).abs()), False),
+    ],
+    ids=["four products", "a part left out", "magnitudes first", "no maximum"],
+)
+def test_complex_numbers_are_compared_in_double_precision_and_perturbed(
+    tmp_path: Path, forward: str, kernel: Callable[..., torch.Tensor], right: bool
+) -> None:
+    (tmp_path / "reference.py").write_text(COMPLEX.replace("FORWARD", forward))
+    problem = catalog.find(str(tmp_path))
+    reference = Reference(problem, problem.workloads[0])
+    calibration = calibrate(reference, "class")
+    assert len(calibration.distributions) > 10
+    passed = []
+    for distribution in calibration.distributions:
+        case = make_case(reference, distribution)
+        assert case.expected[0].dtype in (torch.complex128, torch.float64)
+        ruling = calibration.policy.rule(
+            [kernel(*case.inputs)], case.expected, ["out"], distribution, ReferenceOnCase(reference, case)
+        )
+        passed.append(ruling.passed)
+    assert all(passed) == right
+
+
+def test_complex_inputs_are_nudged_part_by_part() -> None:
+    given = torch.complex(torch.ones(50), torch.zeros(50))
+    (moved,) = nudged((given,), BY_CHANCE)
+    assert isinstance(moved, torch.Tensor)
+    assert moved.dtype == torch.complex128
+    assert 0 < float((moved.real - 1).abs().max()) < 1e-6
+    assert not moved.imag.any()
+
+
+BUCKETS = """
+import torch
+rows, edges = 40, 9
+class Model(torch.nn.Module):
+    def forward(self, x, limits):
+        return torch.bucketize(x, limits)
+def get_inputs():
+    return [torch.randn(rows, 64), torch.linspace(-2, 2, edges)]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "right"),
+    [
+        (lambda x, limits: (x[..., None] > limits).sum(-1), True),
+        (lambda x, limits: (x[..., None] >= limits).sum(-1), False),
+        (lambda x, limits: torch.ceil((x + 2) * 2).clamp(0, 9).long(), False),
+    ],
+    ids=["counted", "other side closed", "equally spaced"],
+)
+def test_a_kernel_may_rely_on_sorted_inputs(tmp_path: Path, kernel: Callable[..., torch.Tensor], right: bool) -> None:
+    (tmp_path / "reference.py").write_text(BUCKETS)
+    problem = catalog.find(str(tmp_path))
+    reference = Reference(problem, problem.workloads[0])
+    calibration = calibrate(reference, "class")
+    passed = []
+    for distribution in calibration.distributions:
+        case = make_case(reference, distribution)
+        asked = ReferenceOnCase(reference, case)
+        passed.append(calibration.policy.rule([kernel(*case.inputs)], case.expected, ["out"], distribution, asked).passed)
+    assert all(passed) == right
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16])
+def test_square_matrices_of_types_without_arithmetic_are_perturbed(dtype: torch.dtype) -> None:
+    for given in (torch.rand(8, 8).to(dtype), torch.linspace(-2, 2, 8).repeat(8, 1).to(dtype)):
+        for name in PERTURBATIONS:
+            (bent,) = perturb((given,), name)
+            assert isinstance(bent, torch.Tensor)
+            assert (bent.shape, bent.dtype) == (given.shape, dtype)
+
+
+@pytest.mark.parametrize("descends", [False, True])
+def test_sorted_lines_stay_sorted(descends: bool) -> None:
+    given = torch.randn(3, 20).sort(dim=-1, descending=descends).values
+    for name in PERTURBATIONS:
+        if name not in SPECIAL:
+            (bent,) = perturb((given,), name)
+            assert isinstance(bent, torch.Tensor)
+            assert torch.equal(bent, bent.sort(dim=-1, descending=descends).values), name
 
 
 @pytest.mark.parametrize("number", [0.0, 1.0])

@@ -8,6 +8,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from trial.ground import tiny
 
 from engine.domain.memory_plan import ROOMY
 from engine.domain.model import Problem, Workload
+from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge import cases, devices, guards, test_bed
 from engine.trial.judge.calibration import calibrate
@@ -434,3 +436,31 @@ def test_only_integers_decided_by_rounding_may_differ() -> None:
         at.outputs(0)[0].fill_(number)
         assert at.check(0).ruling.passed is (number == int(torch.round(x[0].double() * 100)))
     at.close()
+
+
+UPDATED = """
+import torch
+rows = 16
+class Model(torch.nn.Module):
+    def forward(self, kept, new, places):
+        kept.index_copy_(0, places, new)
+        return kept.sum(1)
+def get_inputs():
+    return [torch.randn(rows, 4), torch.randn(3, 4), torch.randperm(rows)[:3]]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_indices_beside_inputs_that_the_reference_changes_are_valid_before_the_first_call(tmp_path: Path) -> None:
+    (tmp_path / "reference.py").write_text(UPDATED)
+    problem = catalog.find(str(tmp_path))
+    bed = make(problem, problem.workloads[0])
+    try:
+        bed.handles(TRUSTED, copies_outputs=False)
+        for party in (KERNEL, TRUSTED):
+            bed.turn_to(party)
+            places = bed._tensor(bed._input_slots(0)[2])
+            assert 0 <= int(places.min()) <= int(places.max()) < 16, party
+    finally:
+        bed.close()

@@ -207,7 +207,8 @@ def parents(state: SessionState) -> tuple[str, ...]:
     best = queries.incumbent(state)
     frontier = sorted(queries.frontier(state), key=lambda k: k is not best)
     if settings.strategy == "sequential":
-        latest = max(frontier, key=lambda k: (k.round, int(k.id[1:])), default=None)
+        born = {kernel: place for place, kernel in enumerate(state.kernels)}
+        latest = max(frontier, key=lambda k: (k.round, born[k.id]), default=None)
         return (latest.id,) if latest else ()
     pinned = [k.id for k in map(state.kernels.get, state.pinned) if k is not None and _may_be_parent(state, k)]
     beam = [k.id for k in frontier[: settings.beam]]

@@ -208,8 +208,9 @@ def _winners(state: SessionState) -> tuple[WinningIdea, ...]:
     best = queries.incumbent(state)
     if best is None:
         return ()
+    born = {kernel: place for place, kernel in enumerate(state.kernels)}
     return tuple(
         WinningIdea(kernel.idea, queries.title(state, kernel), queries.idea_author(state, kernel), kernel.id,
                     predictions.gain(state, kernel))
-        for kernel in sorted(queries.lineage(state, best.id), key=lambda one: int(one.id[1:]))
+        for kernel in sorted(queries.lineage(state, best.id), key=lambda one: born[one.id])
     )  # fmt: skip

@@ -66,7 +66,7 @@ def _curves(found: SideBySide, name: int) -> list[list[Line]]:
     points = [point for course in found.courses for point in course.points]
     if not points:
         return []
-    low, high = (math.log(pick(point.speedup.value for point in points)) for pick in (min, max))
+    low, high = (pick(map(_logarithm, points)) for pick in (min, max))
     parts = []
     for budget in dict.fromkeys(row.budget for row in found.rows):
         most = max(course.total(budget) for course in found.courses)
@@ -86,7 +86,12 @@ def _bar(course: Course, budget: Budget, spent: float, step: float, low: float, 
     best = course.best(budget, spent)
     if best is None:
         return "·"
-    return _BARS[round((math.log(best.speedup.value) - low) / (high - low) * (len(_BARS) - 1)) if high > low else 3]
+    return _BARS[round((_logarithm(best) - low) / (high - low) * (len(_BARS) - 1)) if high > low else 3]
+
+
+def _logarithm(point: CoursePoint) -> float:
+    """That of a speedup, which only a damaged journal has as 0 or less."""
+    return math.log(max(point.speedup.value, 1e-300))
 
 
 def spent_words(row: Row) -> str:

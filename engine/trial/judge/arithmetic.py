@@ -30,7 +30,7 @@ def round_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _RoundedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Rounds the float32 operands of every matrix product, convolution and attention to TF32."""
+    """Rounds the operands of every matrix product, convolution and attention to TF32: float32 ones, and parts of complex64."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -42,6 +42,8 @@ class _RoundedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _rounded(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.dtype == torch.float32:
         return round_to_tf32(value)
+    if isinstance(value, torch.Tensor) and value.dtype == torch.complex64:
+        return torch.complex(round_to_tf32(value.real), round_to_tf32(value.imag))
     return value
 
 

@@ -60,8 +60,8 @@ class Baselines:
         self._device = device
         self._pool = pool
         self._setup = setup
-        self.same = Interval(*opened.same) if opened.same is not None else None
-        """The ranking baseline against itself."""
+        self.same = Interval(*opened.same) if opened.same is not None and min(opened.same) > 0 else None
+        """The ranking baseline against itself; a damaged journal may say 0."""
         self._kept: dict[str, baseline_cache.Kept] = {}
         self._missing: dict[str, str] = {}
         self._measured_once: dict[str, Measurement] = {}

@@ -61,8 +61,8 @@ def output_names(reference: Reference) -> list[str]:
 
 
 def output_dtype(reference: Reference) -> torch.dtype:
-    """The floating type of the outputs (the narrowest, if several), or their integer type when none is floating."""
-    found: list[torch.dtype] = [getattr(torch, o.dtype) for o in reference.signature().operands if o.role == "output"]
+    """The floating type of the outputs or their parts (the narrowest, if several), or their integer type."""
+    found: list[torch.dtype] = [getattr(torch, o.dtype).to_real() for o in reference.signature().operands if o.role == "output"]
     floating = [d for d in found if d.is_floating_point]
     return min(floating, key=lambda d: torch.finfo(d).bits) if floating else found[0]
 

@@ -86,13 +86,20 @@ def _compare_one(output: torch.Tensor, reference: torch.Tensor, name: str, undec
         flaw = f"{name}: {wrong} of {output.numel()} elements differ (integers are compared exactly)" if wrong else ""
         return Errors(0.0, 0.0, float(wrong > 0), flaw)
     if output.dtype.is_complex:
-        return _compare_one(torch.view_as_real(output), torch.view_as_real(reference.to(torch.complex128)), name)
+        return _compare_one(*real_parts(output, reference), name)
     errors = _errors_of_all(output, reference)
     if errors.finite or (_finite_sum(output) and _finite_sum(reference)):
         return errors
     if flaw := _mask_flaw(output, reference, name):
         return Errors(math.inf, math.inf, math.inf, flaw)
     return finite_errors(output, reference)
+
+
+def real_parts(output: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A floating-point output and the expected one; of complex ones the parts."""
+    if not output.dtype.is_complex:
+        return output, reference
+    return torch.view_as_real(output), torch.view_as_real(reference.to(torch.complex128))
 
 
 def _errors_of_all(output: torch.Tensor, reference: torch.Tensor) -> Errors:
@@ -254,7 +261,7 @@ def _mask_flaw(output: torch.Tensor, reference: torch.Tensor, name: str) -> str:
 def rounding_errors(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> Errors:
     """The error of the expected outputs, rounded to the types of the outputs."""
     inexact = [(o, e) for o, e in zip(outputs, expected, strict=True) if not compared_exactly(o) and o.numel()]
-    real = [(torch.view_as_real(o), torch.view_as_real(e)) if o.dtype.is_complex else (o, e) for o, e in inexact]
+    real = [real_parts(o, e) for o, e in inexact]
     return worst_of(finite_rounding(e, e, o.dtype) for o, e in real)
 
 

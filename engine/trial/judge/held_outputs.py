@@ -13,6 +13,8 @@ from engine.trial.judge.watch import Places
 
 _HOLDING = 4
 """Calls of which one, at random, begins or ends holding its outputs."""
+_FOR_GOOD = 4
+"""Held outputs of which one, at random, is held until its process ends: many buffers in turn come round only then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class _Held:
 
 class HeldOutputs:
     """Which outputs of one runner are held: those of the first call, and at random those of one call in four of which no
-    others are held; each for a random number of calls, so that buffers used in turn are found too.
+    others are held; each for a random number of calls, or until the process ends, so that buffers used in turn are found too.
 
     The judge draws, once a call has ended, and says so in the next order: the runner then keeps its references. Nothing that
     a module does in its process decides whether the outputs are held, and the judge reads them there itself.
@@ -42,6 +44,7 @@ class HeldOutputs:
         self._rng = torch.Generator().manual_seed(secrets.randbits(63))
         self._held: tuple[_Held, ...] = ()
         self._is_first = True
+        self._for_good = False
         self._never = never
 
     @property
@@ -59,8 +62,9 @@ class HeldOutputs:
             return True
         if self._never:
             return False
-        if self._is_first or secrets.randbelow(_HOLDING) == 0:
+        if not self._for_good and (self._is_first or secrets.randbelow(_HOLDING) == 0):
             self._held = () if self._held else tuple(self._taken(outputs, likes, lent))
+            self._for_good = self.holding and secrets.randbelow(_FOR_GOOD) == 0
         self._is_first = False
         return False
 

@@ -201,22 +201,23 @@ PERTURBATIONS: dict[str, Change] = {
     INFINITIES: _with_infinities,
     NANS: _with_nans,
 }
-"""Name → change applied to every floating-point input."""
+"""Name → change applied to every floating-point input, and to both parts of every complex one."""
 UNEQUAL = "unequal"
 """Inputs of equal integers or booleans get other values (``equal_numbers``); the others are unchanged."""
 GRADED = "graded"
 """Inputs that share a dimension are graded along it, one against the others (``graded``)."""
 WIDE_ONLY = ("raised", "sunk", "edges", "outliers", "few")
 """Not for half precision: 1000 + x loses x, and 1000² overflows."""
-TYING = ("ties", "zeros", ZERO_SLICES)
-"""Many elements are equal."""
+TYING = ("ties", "zeros", ZERO_SLICES, "denormals")
+"""Many elements are equal, or will be after any arithmetic: 1 + x is 1 for every denormal x."""
 
 
 def perturb(inputs: tuple[object, ...], distribution: str, seed: int | None = None) -> tuple[object, ...]:
     """``inputs`` in this distribution, the same for the same seed; non-tensor inputs are unchanged.
 
-    Integers and booleans change in ``UNEQUAL`` only. Zeros among other numbers and symmetry are kept (``structure``). The given
-    tensors stay as they are. Beside their copies, memory is taken for one block at a time.
+    Integers and booleans change in ``UNEQUAL`` only, complex numbers in all but ``SPECIAL`` and ``GRADED``. Zeros among other
+    numbers and symmetry are kept (``structure``). The given tensors stay as they are. Beside their copies, memory is taken for
+    one block at a time.
     """
     if distribution == OWN:
         return inputs
@@ -228,13 +229,23 @@ def perturb(inputs: tuple[object, ...], distribution: str, seed: int | None = No
     change = PERTURBATIONS[distribution]
 
     def changed(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        # Types of one byte have no arithmetic of their own.
-        copy = tensor.float() if tensor.dtype.itemsize == 1 else tensor.clone()
-        return structure.kept(tensor, change(copy.contiguous(), rng)).to(tensor.dtype)
+        if tensor.is_complex() and distribution not in SPECIAL:
+            return _in_parts(tensor, change, rng)
+        return _changed(tensor, change, rng) if tensor.is_floating_point() else tensor
 
     return map_arguments(changed, inputs)
+
+
+def _changed(tensor: torch.Tensor, change: Change, rng: Random) -> torch.Tensor:
+    # Types of one byte have no arithmetic of their own.
+    copy = tensor.float() if tensor.dtype.itemsize == 1 else tensor.clone()
+    return structure.kept(tensor, change(copy.contiguous(), rng)).to(tensor.dtype)
+
+
+def _in_parts(tensor: torch.Tensor, change: Change, rng: Random) -> torch.Tensor:
+    """A complex tensor with both parts changed, with the same random numbers: a slice of zeros is zero in both."""
+    seed = rng.getrandbits(62)
+    return torch.complex(*(_changed(part.contiguous(), change, Random(seed)) for part in (tensor.real, tensor.imag)))
 
 
 UP, DOWN, BY_CHANCE = 1.0, -1.0, 0.0
@@ -243,10 +254,12 @@ UP, DOWN, BY_CHANCE = 1.0, -1.0, 0.0
 def nudged(inputs: tuple[object, ...], way: float, units_of: torch.dtype | None = None) -> tuple[object, ...]:
     """The inputs in float64, each number moved by four units in the last place of its type, or by a random part of that.
 
-    ``units_of``: the type whose units these are instead.
+    ``units_of``: the type whose units these are instead. The parts of complex numbers are moved each by itself.
     """
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_complex():
+            return torch.complex(moved(tensor.real), moved(tensor.imag))
         if not tensor.is_floating_point():
             return tensor
         wide = tensor.double()

@@ -20,7 +20,7 @@ import torch
 from engine.domain.model import Device, Signature, SpeedOfLight
 from engine.domain.preparation import Peaks
 from engine.trial.judge.arithmetic import tf32_allowed
-from engine.trial.judge.test_bed import operand_bytes
+from engine.trial.shared.layout import operand_bytes
 
 _REPEATS = 9
 _REST_S = 0.02

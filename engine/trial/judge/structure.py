@@ -1,7 +1,8 @@
-"""What perturbed inputs keep of the problem's own: zeros among other numbers, and symmetry. Imports torch.
+"""What perturbed inputs keep of the problem's own: zeros among other numbers, (skew) symmetry, and order. Imports torch.
 
-A product of triangular, banded or symmetric matrices invites a kernel that reads a part of them. It is right for the inputs
-that the problem states, and would be wrong if a perturbation filled the zeros or broke the symmetry.
+A product of triangular, banded or symmetric matrices invites a kernel that reads a part of them, and sorted numbers, such as
+the edges of buckets, one that searches them. It is right for the inputs that the problem states, and would be wrong if a
+perturbation filled the zeros, broke the symmetry or changed the order.
 """
 
 from __future__ import annotations
@@ -12,16 +13,39 @@ from engine.trial.judge.blocks import in_blocks
 
 
 def kept(own: torch.Tensor, bent: torch.Tensor) -> torch.Tensor:
-    """``bent``, a contiguous changed copy of ``own``, with the zeros of ``own``, and symmetric if that is. Changes ``bent``.
+    """``bent``, a contiguous changed copy of ``own``, with its zeros, and (skew) symmetric or sorted if ``own`` is. Changes
+    ``bent``.
 
-    A tensor of one number only has neither: a bias of zeros is to differ.
+    Complex tensors come as their two parts: of Hermitian matrices one is symmetric and the other skew symmetric. A tensor of
+    one number only has none of these: a bias of zeros is to differ.
     """
     if own.numel() < 2 or _is_one_number(own):
         return bent
     if _may_hold_zeros(own):
         for changed, before in in_blocks(bent, own):
             changed.masked_fill_(before == 0, 0)
-    return torch.triu(bent) + torch.triu(bent, 1).mT if is_symmetric(own) else bent
+    if is_symmetric(own):
+        return torch.triu(bent) + torch.triu(bent, 1).mT
+    if _is_skew_symmetric(own):
+        return torch.triu(bent, 1) - torch.triu(bent, 1).mT
+    order = _order(own)
+    return torch.sort(bent, dim=-1, descending=order < 0).values if order else bent
+
+
+def _order(tensor: torch.Tensor) -> int:
+    """1 if every line along the last dimension ascends, −1 if every one descends; 0 for too few numbers to say so."""
+    if not tensor.dim() or tensor.shape[-1] < _SHORTEST_SORTED:
+        return 0
+    for order in (1, -1):
+        # The first line first: reading all of a large matrix takes longer than most kernels.
+        steps = _wide(tensor.reshape(-1, tensor.shape[-1])[0]).diff() * order
+        if bool((steps >= 0).all()) and bool((_wide(tensor).diff(dim=-1) * order >= 0).all()):
+            return order
+    return 0
+
+
+_SHORTEST_SORTED = 6
+"""Numbers of a line that is taken for sorted: six random ones ascend in one draw of 720."""
 
 
 def _is_one_number(tensor: torch.Tensor) -> bool:
@@ -36,6 +60,21 @@ def _may_hold_zeros(tensor: torch.Tensor) -> bool:
 
 def is_symmetric(tensor: torch.Tensor) -> bool:
     """Whether the last two dimensions are those of symmetric matrices larger than 1 × 1."""
-    square = tensor.dim() >= 2 and tensor.shape[-1] == tensor.shape[-2] > 1
     # The first row and column first: reading all of a large matrix takes longer than most kernels.
-    return square and bool(torch.equal(tensor[..., 0, :], tensor[..., :, 0])) and bool(torch.equal(tensor, tensor.mT))
+    return _is_square(tensor) and torch.equal(tensor[..., 0, :], tensor[..., :, 0]) and torch.equal(tensor, tensor.mT)
+
+
+def _is_skew_symmetric(tensor: torch.Tensor) -> bool:
+    if not _is_square(tensor) or not torch.equal(_wide(tensor[..., 0, :]), -_wide(tensor[..., :, 0])):
+        return False
+    wide = _wide(tensor)
+    return torch.equal(wide, -wide.mT)
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in a type with arithmetic, which those of one byte lack."""
+    return tensor.float() if tensor.dtype.itemsize == 1 else tensor
+
+
+def _is_square(tensor: torch.Tensor) -> bool:
+    return tensor.dim() >= 2 and tensor.shape[-1] == tensor.shape[-2] > 1

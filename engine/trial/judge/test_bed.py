@@ -17,7 +17,7 @@ from torch import nn
 from engine.domain.errors import DeviceError
 from engine.domain.memory_plan import ROOMY, MemoryPlan
 from engine.domain.mismatch import Mismatch
-from engine.domain.model import Device, Operand, Role
+from engine.domain.model import Device, Role
 from engine.domain.problem_format import FormatVerdict
 from engine.problem.reference import Reference
 from engine.problem.values import tensors
@@ -37,7 +37,7 @@ from engine.trial.judge.watch import Watch
 from engine.trial.judge.written_memory import WrittenMemory
 from engine.trial.messages import ArenaHandle, Slot
 from engine.trial.shared import arena
-from engine.trial.shared.layout import NAN_BYTES, POISONS, nbytes, plan_layout
+from engine.trial.shared.layout import NAN_BYTES, POISONS, operand_bytes, plan_layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class TestBed:
         self.layout = plan_layout(self.signature.operands, self.slots, changes_inputs=reference.changes_inputs)
         self._inputs = arena.lend(device.label, self.layout.input_bytes, writable=False)
         try:
-            self._written = WrittenMemory(device.label, self.layout.output_bytes, PATTERN)
+            self._written = WrittenMemory(device.label, self.layout.output_bytes, PATTERN, self._fill_first_slot)
         except DeviceError:
             self._inputs.close()
             raise
@@ -106,6 +106,13 @@ class TestBed:
         self.new_model(constructed=False)
         if any(o.role is Role.INPUT and not getattr(torch, o.dtype).is_floating_point for o in self.signature.operands):
             self.refill(0)  # baselines are called once before a slot is filled; integers may be indices
+
+    def _fill_first_slot(self, memory: arena.Arena) -> None:
+        """Fill the inputs of the first slot that lie in this memory, which a baseline is called on once before any call."""
+        given = tensors(list(self._given(0)))
+        for operand, tensor in zip(self._input_slots(0), given, strict=False):  # none where the slot is not filled either
+            if operand.writable:
+                memory.tensor(operand).copy_(tensor)
 
     def new_model(self, *, varied: bool = True, scalars: bool = False, constructed: bool = True) -> None:
         """Fresh weights from a fresh seed, and intact guard regions, for the next process.
@@ -391,8 +398,3 @@ def _redraws(reference: Reference) -> bool:
     """Whether the same seed draws the same inputs again."""
     one, other = (list(tensors(list(reference.inputs(1)))) for _ in range(2))
     return len(one) == len(other) and all(torch.equal(as_integers(a), as_integers(b)) for a, b in zip(one, other, strict=True))
-
-
-def operand_bytes(operands: Sequence[Operand]) -> int:
-    """Bytes that a kernel must move: every operand read or written once."""
-    return sum(nbytes(o) for o in operands)

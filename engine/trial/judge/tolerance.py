@@ -32,6 +32,7 @@ from engine.trial.judge.comparison import (
     finite_pairs,
     finite_rounding,
     larger,
+    real_parts,
     rounding_errors,
     worst_of,
 )
@@ -250,7 +251,7 @@ class ClassPolicy:
     ) -> CheckResult:
         """Outputs on infinite or NaN inputs: a failure where arithmetic defines them, else a caveat."""
         found = special_values.compare_special(outputs, expected)
-        real = [pair for pair in zip(outputs, expected, strict=True) if pair[0].dtype.is_floating_point]
+        real = [real_parts(*pair) for pair in zip(outputs, expected, strict=True) if not compared_exactly(pair[0])]
         errors = worst_of(finite_errors(mine, right) for mine, right in real)
         rounding = worst_of(finite_rounding(mine, right, mine.dtype) for mine, right in real)
         wrong = not within(errors, _at_least(self.limit(distribution), rounding))
@@ -370,7 +371,8 @@ def allowed_class(policy: Policy, default: PrecisionClass) -> PrecisionClass:
 def make_policy(
     text: str, default: PrecisionClass, classes: Mapping[str, Mapping[str, ClassErrors]], dtype: torch.dtype
 ) -> Policy:
-    """The policy named ``text``. Raises ProblemError for an unknown one."""
+    """The policy named ``text``. Raises ProblemError for an unknown one. Of complex outputs the parts are compared."""
+    dtype = dtype.to_real()
     match text.partition(":"):
         case ("class", "", ""):
             return ClassPolicy(default, classes, dtype)

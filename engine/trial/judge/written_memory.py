@@ -7,7 +7,7 @@ inputs, or where outputs have to be copied, and then have their own too. Device 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -28,9 +28,10 @@ def party_of(contestant: str) -> str:
 class WrittenMemory:
     """The arenas of one test bed, by party; that of ``KERNEL`` exists from the start. Raises DeviceError."""
 
-    def __init__(self, device: str, size: int, pattern: int) -> None:
-        """``pattern``: the byte that new memory is filled with."""
+    def __init__(self, device: str, size: int, pattern: int, prepare: Callable[[arena.Arena], None]) -> None:
+        """``pattern``: the byte that new memory is filled with; then a further party's memory is ``prepare``-d."""
         self._device = device
+        self._prepare = prepare
         self._size = size
         self._pattern = pattern
         self._arenas: dict[str, arena.Arena] = {KERNEL: arena.lend(device, size, writable=True)}
@@ -58,6 +59,7 @@ class WrittenMemory:
         if party not in self._arenas:
             made = self._arenas[party] = arena.lend(self._device, self._size, writable=True)
             made.raw(0, self._size).fill_(self._pattern)
+            self._prepare(made)
         return self._arenas[party].handle()
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ result, and a known pattern around outputs, which a write past an end changes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.domain.errors import ProblemError
@@ -44,6 +45,11 @@ def nbytes(operand: Operand) -> int:
             f"{operand.role} {operand.name} is a tensor of {operand.dtype}, which is not supported: only {known}"
         )
     return math.prod(operand.shape) * sizes[operand.dtype]
+
+
+def operand_bytes(operands: Sequence[Operand]) -> int:
+    """Bytes that a kernel must move: every operand read or written once."""
+    return sum(nbytes(o) for o in operands)
 
 
 @dataclass(frozen=True, slots=True)
