@@ -147,7 +147,8 @@ template <int N> struct Keys { static constexpr int COUNT = N; };
                      : C("=", d) : "l"(a), "l"(b));                                                                                 \
     }                                                                                                                              \
     __device__ __forceinline__ void more_scores(Keys<N>, float (&d)[SCORES], uint64_t a, uint64_t b) {                              \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" LIST "}, " A ", " B ", 1, 1, 1, 0, 0;\n"            \
+        asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                                    \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" LIST "}, " A ", " B ", p, 1, 1, 0, 0;\n}\n"         \
                      : C("+", d) : "l"(a), "l"(b));                                                                                 \
     }
 #if KEYS > 48
