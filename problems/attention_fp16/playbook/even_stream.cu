@@ -391,7 +391,7 @@ attend(const __grid_constant__ CUtensorMap query_map, const __grid_constant__ CU
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     if (CLUSTER > 1) cluster_sync();
-    else __syncthreads();
+    __syncthreads();
     // Tiles from the last one down: the one that may lie partly outside comes first.
     if (threadIdx.x >= 256) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(24));
