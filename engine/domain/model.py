@@ -66,6 +66,8 @@ class Signature:
     """False if some argument is neither a tensor nor a number, which only the ``python`` dialect supports."""
     vector_operations: float = 0.0
     """Floating-point operations of all other work: pointwise, reductions, softmax … 0 in journals of older versions."""
+    bytes_moved: int = 0
+    """Bytes of the operands that the reference accesses, each once; 0: all, as in journals of older versions."""
 
     @property
     def counted_operations(self) -> float:

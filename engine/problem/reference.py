@@ -21,10 +21,12 @@ from engine.domain.errors import ProblemError
 from engine.domain.model import Problem, Role, Signature, Workload
 from engine.problem import header, row_slices
 from engine.problem.allocation_counter import WIDENING, AllocationCounter, ForwardMemory, exact_bytes
+from engine.problem.bytes_read import ReadCounter
 from engine.problem.constant_parameters import Constant, constants_of, varied_constants
 from engine.problem.fake_conversion import convertible_modules
 from engine.problem.formats.declared import check_outputs
 from engine.problem.forward_outputs import ForwardOutputs
+from engine.problem.forward_trace import ForwardTrace
 from engine.problem.large_draws import drawn_on
 from engine.problem.loading import Construction, LoadedReference, is_out_of_memory, use_device
 from engine.problem.model_state import ModelState
@@ -47,17 +49,6 @@ class Exact:
 
     outputs: tuple[Tensor, ...]
     note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Trace:
-    """One forward pass, run or on fake tensors: everything that a signature needs."""
-
-    state: list[tuple[str, Role, Tensor]]
-    inputs: tuple[object, ...]
-    outputs: tuple[Tensor, ...]
-    operations: OperationCounter
-    memory: ForwardMemory
 
 
 class Reference:
@@ -336,7 +327,7 @@ class Reference:
         assert self._traced is not None
         return self._traced
 
-    def _trace_fake(self) -> _Trace | None:
+    def _trace_fake(self) -> ForwardTrace | None:
         """The forward on fake tensors; ``None`` if it reads tensors' contents or leaves torch."""
         counter = OperationCounter(self.device)
         try:
@@ -355,29 +346,29 @@ class Reference:
                 state = model_tensors(model)
                 if self.device.type == "cpu":
                     stack.enter_context(OneTimeStep(counter))
-                allocated = AllocationCounter()
-                with allocated, counter:
+                allocated, read = AllocationCounter(), ReadCounter()
+                with allocated, read, counter:
                     returned = model(*map_arguments(lambda t: t, inputs))  # which may change objects
                 outputs = tuple(output_tensors(returned, self.device))
                 if not any(output.numel() for output in outputs):
                     return None  # running it says so
                 memory = ForwardMemory(allocated.peak, exact_bytes(model, inputs, allocated.peak))
-                return _Trace(state, inputs, outputs, counter, memory)
+                return ForwardTrace(state, inputs, outputs, counter, memory, read)
         except (Exception, SystemExit):  # whatever a reference raises on fake tensors; the caller uses real ones
             return None
 
-    def _run(self) -> _Trace:
+    def _run(self) -> ForwardTrace:
         counter = OperationCounter(self.device)
         inputs, model = self.inputs(_FORWARD_SEED), self.model(_FORWARD_SEED, sample=True)
         if self._side_effects is None:
             self.call(model, inputs)  # the first call also compares, which would be counted
-        allocated = AllocationCounter()
-        with allocated, counter:
+        allocated, read = AllocationCounter(), ReadCounter()
+        with allocated, read, counter:
             outputs = self.call(model, inputs)
         memory = ForwardMemory(allocated.peak, WIDENING * allocated.peak)
-        return _Trace(model_tensors(model), inputs, outputs, counter, memory)
+        return ForwardTrace(model_tensors(model), inputs, outputs, counter, memory, read)
 
-    def _signature(self, trace: _Trace) -> Signature:
+    def _signature(self, trace: ForwardTrace) -> Signature:
         rows, scalars, plain = argument_rows(self._loaded.forward_names(len(trace.inputs)), trace.inputs)
         rows += trace.state
         alone = len(trace.outputs) == 1
@@ -391,5 +382,6 @@ class Reference:
             operations=trace.operations.total,
             unit=trace.operations.unit,
             vector_operations=trace.operations.vector,
+            bytes_moved=trace.bytes_moved(rows),
             scalar_only=plain and all(is_dense(t) for _, _, t in rows) and all(map(header.has_type, operands)),
         )

@@ -65,6 +65,10 @@ class MeasurementReport:
         doubts = self.doubts(pairs)
         disturbed, taken = sum(p.disturbed for p in pairs), sum(p.taken for p in pairs)
         lines = [f"{disturbed} of {taken} samples disturbed by CPU contention"] if disturbed else []
+        if fewer := plausibility.fewer_operations(
+            stats.median_interval([t.counted_us for t in times]), self.signature, self.peaks()
+        ):
+            lines.append(fewer)
         lines += [*notes, *explained(pairs), *conditions.describe([p.conditions for p in pairs])]
         found = self.of_times(times, depth, len(pairs), ratios, doubts=doubts, lines=lines)
         return replace(found, clock=conditions.clock_and_power([p.conditions for p in pairs]))

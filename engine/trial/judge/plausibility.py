@@ -16,7 +16,7 @@ from engine.trial.judge import roofline
 from engine.trial.judge.timing import NULL, PairTimes, hidden_us
 
 _PLAUSIBLE = 0.8
-"""A time whose whole interval is below this share of the roofline floor is impossible: faster than 1.25 times SOL."""
+"""A time whose whole interval is below this share of the floor by bytes is impossible: faster than 1.25 times SOL."""
 _UNSURE = 3.0
 """Times the jitter of a call's cost, by which a random error may shorten a time."""
 _BLATANT_US, _BLATANT_SHARE = 300.0, 0.5
@@ -56,18 +56,30 @@ def timing_doubts(
 
 
 def faster_than_possible(counted: Interval, signature: Signature, ceilings: Peaks, device: Device) -> str:
-    """A message on a time below the roofline floor; empty for a possible one.
+    """A message on a time in which the operands cannot be moved; empty for a possible one.
 
-    On a CPU what the cores' own caches hold may not have been evicted, and is not counted.
+    Arithmetic can be saved by rewriting it (``fewer_operations``). On a CPU what the cores' own caches hold may not have been
+    evicted, and is not counted.
     """
     least = roofline.floor(signature, ceilings)
-    floor_us = least.plausible_us
-    if device.kind == "cpu" and least.bytes_us >= floor_us:
+    floor_us = least.bytes_us
+    if device.kind == "cpu":
         kept = roofline.private_cache_bytes(device.units)
         floor_us *= max(0.0, 1.0 - kept / max(1, least.bytes_moved))
     if counted.high >= _PLAUSIBLE * floor_us:
         return ""
-    return f"faster than the device allows: {counted.value:.1f} µs, roofline floor {floor_us:.1f} µs"
+    return f"faster than the device allows: {counted.value:.1f} µs, moving the operands takes {floor_us:.1f} µs"
+
+
+def fewer_operations(counted: Interval, signature: Signature, ceilings: Peaks) -> str:
+    """A note on a time in which the reference's products cannot be computed; empty for another.
+
+    A product with a diagonal matrix, or a sum over a product, takes a kernel a fraction of them.
+    """
+    products_us = roofline.floor(signature, ceilings).products_us
+    if counted.high >= _PLAUSIBLE * products_us:
+        return ""
+    return f"fewer operations than the reference: its products alone take {products_us:.1f} µs in the device's fastest unit"
 
 
 def verification_doubts(doubts: Verification) -> tuple[str, ...]:

@@ -145,11 +145,10 @@ class Floor:
     """``bytes``, ``operations (UNIT)`` for products, or ``operations (vector)`` for all other arithmetic."""
     floor_us: float
     bytes_moved: int
-    plausible_us: float
-    """The same with all products done once in the fastest unit: a faster kernel did not do the work. Other arithmetic can be
-    saved by rewriting it, so it does not count here."""
+    products_us: float
+    """The time that the reference's products take in the fastest unit. A faster kernel does other work, or less."""
     bytes_us: float
-    """The time that the bytes alone take."""
+    """The time that the bytes alone take: no kernel is much faster."""
 
 
 _FP8 = "fp8"
@@ -167,7 +166,7 @@ def floor(signature: Signature, ceilings: Peaks) -> Floor:
     The peak of eight-bit floats counts only where operands are of such a type, however the reference multiplies them. A device
     without it multiplies them in bfloat16, which holds them exactly.
     """
-    moved = operand_bytes(signature.operands)
+    moved = signature.bytes_moved or operand_bytes(signature.operands)
     by_bytes = moved / ceilings.copy_bytes_per_s * 1e6
     narrow = any(operand.dtype.startswith("float8") for operand in signature.operands)
     rates = {unit: rate for unit, rate in ceilings.operations_per_s.items() if narrow or unit != _FP8}
@@ -187,7 +186,7 @@ def floor(signature: Signature, ceilings: Peaks) -> Floor:
     by_vector = signature.vector_operations / rates["fp32"] * 1e6
     bounds = (("bytes", by_bytes), (f"operations ({how})", by_operations), ("operations (vector)", by_vector))
     bound, floor_us = max(bounds, key=lambda one: one[1])
-    return Floor(bound, floor_us, moved, max(by_bytes, fastest), by_bytes)
+    return Floor(bound, floor_us, moved, fastest, by_bytes)
 
 
 def speed_of_light(least: Floor, time_us: float) -> SpeedOfLight:

@@ -1,0 +1,77 @@
+"""Bytes of its operands that a forward pass reads or writes in place, counted from its operators' arguments. Imports torch.
+
+A lookup in a table, or a slice of a cache, needs a part of its operand only: a floor that counts all of it would call every
+kernel impossible. Works on fake tensors too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from engine.problem.values import is_dense, tensors
+
+_PICKS = frozenset({"embedding", "index", "index_select", "gather", "take"})
+"""Operators that read as much of their first tensor as they return, or, of bags, as their indices select."""
+_PLACES = {"index_put_": 2, "_index_put_impl_": 2, "index_copy_": 3, "index_add_": 3, "scatter_": 2, "scatter_add_": 2}
+"""Operators that write or read as many elements of their first tensor as this argument has."""
+_BAG = "_embedding_bag"
+_QUERIES, _SIZES = "prim", ("sym_", "is_")
+"""What is asked of a tensor without its memory."""
+_LOSSES = ("nll_loss_forward", "nll_loss2d_forward")
+"""They read one element of their first tensor for each target."""
+
+
+class ReadCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what the operators within access of each tensor's memory; views access nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._accessed: Counter[int] = Counter()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        given = dict(kwargs or {})
+        out = func(*args, **given)
+        if func.namespace == _QUERIES or func._overloadpacket.__name__.startswith(_SIZES):
+            return out
+        returned = {_place(t) for t in tensors([out])}
+        for position, argument in enumerate((*args, *given.values())):
+            for tensor in tensors([argument]):
+                if func._schema.is_mutable or _place(tensor) not in returned:
+                    count = _picked(func, args, tensor, out) if position == 0 and tensor is argument else tensor.numel()
+                    self._accessed[_place(tensor)] += min(count, tensor.numel()) * tensor.element_size()
+        return out
+
+    def of(self, operand: Tensor) -> int:
+        """Bytes of an operand that were accessed, each at most once; all of one whose memory cannot be told."""
+        whole = operand.numel() * operand.element_size()
+        return min(whole, self._accessed[_place(operand)]) if _place(operand) else whole
+
+
+def _picked(func: Any, args: Sequence[Any], first: Tensor, out: object) -> int:
+    """Elements of an operator's first argument that it accesses, at most."""
+    name = func._overloadpacket.__name__
+    if name.startswith(_BAG):
+        return int(args[1].numel()) * int(first.shape[-1])
+    if name in _PICKS:
+        return sum(t.numel() for t in tensors([out]))
+    if name in _LOSSES:
+        return int(args[1].numel())
+    if name in _PLACES and len(args) > _PLACES[name] and isinstance(args[_PLACES[name]], Tensor):
+        return int(args[_PLACES[name]].numel())
+    return int(first.numel())
+
+
+def _place(tensor: Tensor) -> int:
+    """Identifies a tensor's memory; 0 for layouts without a single one."""
+    return int(tensor.untyped_storage()._cdata) if is_dense(tensor) else 0
