@@ -216,7 +216,7 @@ async def evaluate_on(bench: Workbench, wanted: EvaluationRequest, tell: Tell = 
         if len(every) > 1:
             tell(tried[-1], every)
     best = min(tried, key=lambda one: _rank(one.verdict))
-    if regimes.wants_sustained(wanted.regime, bench.device.kind):
+    if wanted.regime != regimes.Regime.SINGLE and regimes.wants_sustained(wanted.regime, bench.device.kind):
         both = await bench.sustain(kernel_spec(wanted.seed.kernel, best.tunables), best.trial)
         tried[tried.index(best)] = best = Variant(best.tunables, _verdict(wanted, bench, both), both)
     against, trouble = None, ""

@@ -67,8 +67,8 @@ Examples:
 def evaluate(problem: str, kernels: tuple[Path, ...], as_json: bool, **given: Any) -> None:
     """Verify and measure each KERNEL (.cu, .cpp or .py) for PROBLEM. A folder stands for the kernels in it.
 
-    On a GPU a measured kernel is also timed back to back, at the clock that the power limit leaves. On a CPU, --regime
-    sustained does so.
+    On a GPU a measured kernel is also timed back to back, at the clock that the power limit leaves, unless --regime is
+    single. On a CPU, --regime sustained does so.
 
     Several kernels share one preparation. Each prints one line as soon as it has its verdict; with --json, one object per
     line. A kernel that fails does not stop the others.

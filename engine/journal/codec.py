@@ -64,6 +64,7 @@ _ADDED: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("estimated", "raised_later"), (False,)),
     "max_output": (0,),
     "vector_operations": (0.0,),
+    "bytes_moved": (0,),
     "patience": (PATIENCE,),
     "concurrency": (CONCURRENCY,),
     "profiling": (PROFILING,),

@@ -52,7 +52,7 @@ class ReadCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._accessed[_place(tensor)] += min(count, tensor.numel()) * tensor.element_size()
         return out
 
-    def of(self, operand: Tensor) -> int:
+    def bytes_of(self, operand: Tensor) -> int:
         """Bytes of an operand that were accessed, each at most once; all of one whose memory cannot be told."""
         whole = operand.numel() * operand.element_size()
         return min(whole, self._accessed[_place(operand)]) if _place(operand) else whole

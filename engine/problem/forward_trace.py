@@ -28,4 +28,4 @@ class ForwardTrace:
         """As in ``Signature``; 0 for recurrences, of which one step is traced."""
         if RECURRENT in self.operations.families:
             return 0
-        return sum(t.nbytes if role is Role.OUTPUT else self.read.of(t) for _, role, t in operands)
+        return sum(t.nbytes if role is Role.OUTPUT else self.read.bytes_of(t) for _, role, t in operands)

@@ -19,7 +19,7 @@ ROWS = [line for line in PAGE.splitlines() if line.startswith("|")]
 PLACEHOLDER = re.compile(r"\b(?:TBD|TODO|FIXME|XXX|TBA|n/a)\b|…|\.\.\.|\?\?|\{\{|\}\}|@\w+@|<[A-Z_ ]+>|lorem", re.IGNORECASE)
 MIB = 1 << 20
 FIGURES = [
-    (r"peaks divided by ([\d.]+)", 1 / plausibility._PLAUSIBLE),
+    (r"at ([\d.]+) times its measured bandwidth", 1 / plausibility._PLAUSIBLE),
     (r"reuse of less than (\d+)%", 100 * sustained_times._LATE_SHARE),
     (r"a call's cost exceeds (\d+)% of the time", 100 * timing._REPORTED),
     (r"exceeds its share, (\d+) processes", compiler_run._PROCESSES),

@@ -26,7 +26,7 @@ def accessed(forward: Forward) -> int:
     table = torch.randn(ROWS, WIDTH)
     with torch.no_grad(), ReadCounter() as counter:
         forward(table)
-    return counter.of(table) // table.element_size()
+    return counter.bytes_of(table) // table.element_size()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@
 // issued before the next queries' first scores, so that results are written while those are computed.
 //
 // Predicted: 23.3 + 0.25 instead of 24 tiles, 15.52 + 0.05 instead of 16 rounds: 0.955 of the parent's time: 0.78 ms if cycles are the limit.
-// If energy is: padding multiplies zeros, and idle multiprocessors leave power to others; 0.80 ms.
+// If energy is: padding multiplies zeros, and idle multiprocessors leave power to others; 0.80 ms. Measured on an H200: 0.803 ms, 0.964 of it.
 #include <cstdint>
 #include <cuda.h>
 #include "problem.h"
