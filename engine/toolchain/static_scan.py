@@ -66,6 +66,8 @@ _BUILD_VARIABLES = (
     "TRITON_",
 )
 _READS_OR_SETS = ("os.environ.setdefault", "os.environ.get", "os.getenv")
+_OPERATORS = "torch._C._nn"
+"""Operators of ``torch.nn.functional`` by another name."""
 _SWITCHES = ("torch.backends.", "torch._dynamo.config.", "torch._inductor.config.", "torch.cuda.matmul")
 """Settings that a module may change: they only affect its own process."""
 _EMBEDDED = ("#include", "__global__", 'extern "C"')
@@ -88,10 +90,10 @@ def _scan_python(code: str, task_files: Iterable[str]) -> Iterator[Finding]:
     names = _imported(tree)
     of_task = {_dumped(node) for text in task_files for node in _parsed(text).body} - {""}
     own = [node for node in tree.body if not of_task or _dumped(node) not in of_task]
-    state = _names_of_own_state(tree)
+    state, operators = _names_of_own_state(tree), _parts_of_operators(tree, names)
     for node in (inner for top in own for inner in ast.walk(top)):
         yield from _imports(node)
-        if not _is_version_of(node, state):
+        if not _is_version_of(node, state) and node not in operators:
             yield from _uses(node, names)
         yield from _stores(node, names)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -178,6 +180,16 @@ def _uses(node: ast.AST, names: dict[str, str]) -> Iterator[Finding]:
             yield Finding(node.lineno, "os.environ", _ENVIRONMENT)
     elif isinstance(node, ast.FunctionDef) and node.name in _INNER:
         yield Finding(node.lineno, node.name, "overrides torch's dispatch")
+
+
+def _parts_of_operators(tree: ast.AST, names: dict[str, str]) -> frozenset[ast.AST]:
+    """The parts of expressions that name an operator: ``torch._C._nn.gelu``, ``torch._C._nn`` and ``torch._C`` before it."""
+    found: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value, attr, ast.Load()) if not attr.startswith("_") and _dotted(value, names) == _OPERATORS:
+                found |= {node, value, *ast.iter_child_nodes(value)}
+    return frozenset(found)
 
 
 def _is_version_of(node: ast.AST, state: frozenset[str]) -> bool:

@@ -103,6 +103,7 @@ class ModelNew(nn.Module):
         ("text = 'see /proc and os.fork'", "x.grad = None"),
         ("import os\nfolder = f'build_{os.getpid()}'\nos.makedirs(folder, exist_ok=True)", "pass"),
         ("import os\nroot = os.environ.get('CUDA_HOME', '/usr/local/cuda')\nhome = os.environ['CUDA_HOME']", "pass"),
+        ("", "x = torch._C._nn.gelu(x, approximate='tanh')"),
     ],
 )
 def test_an_ordinary_module_has_no_findings(top: str, body: str) -> None:
@@ -126,6 +127,9 @@ def test_an_ordinary_module_has_no_findings(top: str, body: str) -> None:
         ("import engine.trial", "pass", "engine.trial"),
         ("class T(torch.Tensor):\n    def __torch_function__(cls, *a):\n        pass", "pass", "__torch_function__"),
         ("", "torch._C._set_foo()", "torch._C._set_foo"),
+        ("", "torch._C._nn.gelu = None", "torch._C._nn.gelu = …"),
+        ("", "f = torch._C._nn", "torch._C._nn"),
+        ("", "torch._C._nn.__dict__", "torch._C._nn.__dict__"),
         ("src = '''#include <x.h>\nint f() { return fork(); }'''", "pass", "fork"),
         ("import ctypes", "ctypes.CDLL(None)", "ctypes.CDLL"),
     ],
