@@ -52,6 +52,10 @@ class ReadCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._accessed[_place(tensor)] += min(count, tensor.numel()) * tensor.element_size()
         return out
 
+    def count(self, tensor: Tensor) -> None:
+        """Count a tensor that is accessed besides."""
+        self._accessed[_place(tensor)] += tensor.numel() * tensor.element_size()
+
     def bytes_of(self, operand: Tensor) -> int:
         """Bytes of an operand that were accessed, each at most once; all of one whose memory cannot be told."""
         whole = operand.numel() * operand.element_size()

@@ -10,7 +10,7 @@ from torch import Tensor
 from engine.domain.model import Role
 from engine.problem.allocation_counter import ForwardMemory
 from engine.problem.bytes_read import ReadCounter
-from engine.problem.operation_count import RECURRENT, OperationCounter
+from engine.problem.operation_count import OperationCounter
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,9 @@ class ForwardTrace:
     read: ReadCounter
 
     def bytes_moved(self, operands: Iterable[tuple[str, Role, Tensor]]) -> int:
-        """As in ``Signature``; 0 for recurrences, of which one step is traced."""
-        if RECURRENT in self.operations.families:
-            return 0
-        return sum(t.nbytes if role is Role.OUTPUT else self.read.bytes_of(t) for _, role, t in operands)
+        """As in ``Signature``. An output that is a view of an operand is a copy of it for a kernel."""
+        rows = list(operands)
+        for output in self.outputs:
+            self.read.count(output)
+        found = sum(t.nbytes if role is Role.OUTPUT else self.read.bytes_of(t) for _, role, t in rows)
+        return found if found < sum(t.nbytes for _, _, t in rows) else 0

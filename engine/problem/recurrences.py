@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from engine.problem.bytes_read import ReadCounter
 from engine.problem.operation_count import OperationCounter
 
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
@@ -33,9 +34,10 @@ class OneTimeStep(TorchFunctionMode):
     For fake tensors: values of the outputs mean nothing.
     """
 
-    def __init__(self, counter: OperationCounter) -> None:
+    def __init__(self, counter: OperationCounter, read: ReadCounter) -> None:
         super().__init__()
         self._counter = counter
+        self._read = read
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -44,6 +46,7 @@ class OneTimeStep(TorchFunctionMode):
         steps = args[0].shape[dim] if dim is not None else 0
         if dim is None or steps <= 1:
             return func(*args, **(kwargs or {}))
+        self._read.count(args[0])
         before = Counter(self._counter.operations)
         first, *states = func(args[0].narrow(dim, 0, 1), *args[1:])
         for key, count in (self._counter.operations - before).items():

@@ -344,9 +344,9 @@ class Reference:
                 with self.device:
                     model = loaded.make_model(self.device)
                 state = model_tensors(model)
-                if self.device.type == "cpu":
-                    stack.enter_context(OneTimeStep(counter))
                 allocated, read = AllocationCounter(), ReadCounter()
+                if self.device.type == "cpu":
+                    stack.enter_context(OneTimeStep(counter, read))
                 with allocated, read, counter:
                     returned = model(*map_arguments(lambda t: t, inputs))  # which may change objects
                 outputs = tuple(output_tensors(returned, self.device))

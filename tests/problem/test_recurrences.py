@@ -12,6 +12,7 @@ from torch import nn
 from engine.codegen.naive import naive
 from engine.domain.model import Contract, Dialect, Role
 from engine.problem import catalog, recurrences
+from engine.problem.bytes_read import ReadCounter
 from engine.problem.graph import trace_reference
 from engine.problem.graph_ir import Graph, Unsupported
 from engine.problem.operation_count import OperationCounter
@@ -63,7 +64,7 @@ def test_one_step_counts_as_often_as_there_are_steps(cell: str) -> None:
     with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
         with whole:
             model(given)
-        with OneTimeStep(one), one:
+        with OneTimeStep(one, ReadCounter()), one:
             model(given)
     assert one.total == pytest.approx(whole.total, rel=0.02)
     assert one.total > 0
@@ -72,7 +73,7 @@ def test_one_step_counts_as_often_as_there_are_steps(cell: str) -> None:
 def test_packed_sequences_are_run_as_they_are() -> None:
     model, counter = nn.GRU(6, 5), OperationCounter(torch.device("cpu"))
     packed = nn.utils.rnn.pack_padded_sequence(torch.rand(4, 2, 6), torch.tensor([4, 2]))
-    with torch.no_grad(), OneTimeStep(counter), counter:
+    with torch.no_grad(), OneTimeStep(counter, ReadCounter()), counter:
         assert model(packed)[0].data.shape == (6, 5)
 
 

@@ -223,6 +223,17 @@ def test_a_claim_does_not_change_the_time_that_counts(contract: str, claim: floa
     assert found.cost == CallCost(151.0, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("contract", "on_gpu", "eager"), [("module", False, 2100.0), ("module", True, 2100.0), ("host", False, 2000.0)]
+)
+def test_a_module_and_the_baselines_are_timed_by_the_same_clock(contract: str, on_gpu: bool, eager: float) -> None:
+    """A module was 0.6 times itself on a CPU: buffers are reset within the call, which an empty one does not do."""
+    times = {KERNEL: timings(2000.0, 2251.0), "eager": timings(2000.0, 2251.0), NULL: timings(0.0, 150.0)}
+    found = with_counted_times(PairTimes(times, on_gpu=on_gpu), {KERNEL: contract}, ("eager",))
+    assert statistics.median(t.counted_us for t in found.kernel) == 2101.0
+    assert statistics.median(t.counted_us for t in found.times["eager"]) == pytest.approx(eager, abs=1.5)
+
+
 def test_two_kernels_in_a_race_are_timed_by_the_same_clock() -> None:
     times = {
         KERNEL: timings(1.0, 1100.0),

@@ -66,14 +66,18 @@ def test_other_shapes_and_layouts_are_not_taken() -> None:
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_what_a_call_changes_is_reset(own: bool) -> None:
+def test_what_a_call_changes_is_reset(own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Module()
     model.register_buffer("mean", torch.zeros(3))
     model.register_buffer("mine", torch.ones(3))
     model.plain, model.cache = torch.full((2,), 2.0), None
     lent = lending({}, {"mean": torch.full((3,), 7.0)})
     reset = lent_weights.resetting(model, lent, own=own)
+    monkeypatch.setattr(lent_weights, "_matched", lambda *_: pytest.fail("looked up again, within the time of a call"))
     model.mean.add_(1)
+    reset()
+    assert model.mean.tolist() == ([0.0] * 3 if own else [7.0] * 3)
+    model.mean = model.mean + 1
     model.mine = model.mine + 1
     model.plain.mul_(5)
     model.cache = packed = torch.rand(4)

@@ -116,14 +116,15 @@ class PairTimes:
 def with_counted_times(pair: PairTimes, contracts: Mapping[str, str], baselines: Collection[str]) -> PairTimes:
     """``pair`` with the time that counts in each of its timings.
 
-    If the judge's clock counts for one judged kernel, it counts for all of the pair, so that they can be compared. On a GPU,
-    where such calls are gated, it counts for the baselines too.
+    If the judge's clock counts for one judged kernel, it counts for all of the pair, so that they can be compared. It counts
+    for the baselines too on a GPU, where such calls are gated, and beside a module, whose path is theirs: what the cost of an
+    empty call leaves out, as resetting buffers, is then in both times.
     """
     if not any(contract in BY_JUDGES_CLOCK for contract in contracts.values()):
         return _with_late_work(pair, contracts)
     times = dict(pair.times)
     costs = {name: _call_cost(times[null_name(path_of(contract), contracts)], pair) for name, contract in contracts.items()}
-    for name in baselines if pair.on_gpu else ():
+    for name in baselines if pair.on_gpu or path_of(contracts[KERNEL]) != NATIVE else ():
         costs[name] = costs[KERNEL]
     for name, cost in costs.items():
         times[name] = [replace(t, counted_us=max(_LEAST_US, t.wall_us - cost.median_us)) for t in times[name]]

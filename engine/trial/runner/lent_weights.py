@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +23,14 @@ def take(model: nn.Module, lent: LentOperands, *roles: Role) -> None:
     """Copy lent operands of these roles into the model's tensors of the same name and shape."""
     with torch.no_grad():
         for operand, tensor in _matched(model, lent, roles):
-            values = lent.inputs.tensor(operand)
-            if repeats_elements(tensor):
-                tensor.data = values.to(device=tensor.device, dtype=tensor.dtype, copy=True)
-            else:
-                tensor.copy_(values)
+            _fill(tensor, lent.inputs.tensor(operand))
+
+
+def _fill(tensor: Tensor, values: Tensor) -> None:
+    if repeats_elements(tensor):
+        tensor.data = values.to(device=tensor.device, dtype=tensor.dtype, copy=True)
+    else:
+        tensor.copy_(values)
 
 
 def taking(model: nn.Module, lent: LentOperands) -> list[Tensor]:
@@ -48,14 +51,26 @@ def different(model: nn.Module, lent: LentOperands) -> tuple[str, ...]:
 
 
 def resetting(model: nn.Module, lent: LentOperands, *, own: bool) -> Callable[[], None]:
-    """Resets what a call may have changed: buffers to the lent ones, other buffers, or all if ``own``, to their values now."""
+    """Resets what a call may have changed: buffers to the lent ones, other buffers, or all if ``own``, to their values now.
+
+    It runs before every call, within the judge's clock on a CPU: what is matched is looked up here, once.
+    """
     matched = () if own else _matched(model, lent, (Role.BUFFER,))
-    kept = _kept_buffers(model, {id(tensor) for _, tensor in matched})
+    lent_values = [(tensor, lent.inputs.tensor(operand)) for operand, tensor in matched]
+    ids = {id(tensor) for tensor, _ in lent_values}
+    places = [one for one in _held(model) if id(one[2]) in ids]
+    kept = [
+        _Kept(place, name, tensor, tensor.detach().clone(), tensor._version)
+        for place, name, tensor in _held(model)
+        if id(tensor) not in ids
+    ]
 
     def reset() -> None:
-        if not own:
-            take(model, lent, Role.BUFFER)
+        for place, name, tensor in places:
+            place[name] = tensor
         with torch.no_grad():
+            for tensor, values in lent_values:
+                _fill(tensor, values)
             for one in kept:
                 one.restore()
 
@@ -80,20 +95,13 @@ class _Kept:
             self.version = self.tensor._version
 
 
-def _kept_buffers(model: nn.Module, others: Collection[int]) -> list[_Kept]:
-    """The buffers and plain tensors of a model, but for ``others``, given by their ``id``."""
-    found = []
+def _held(model: nn.Module) -> Iterator[tuple[dict[str, Any], str, Tensor]]:
+    """The buffers and plain tensors of a model, each with the table and the name where it is held."""
     for module in model.modules():
-        tables = [vars(module)] if isinstance(module, torch.jit.ScriptModule) else [module._buffers, vars(module)]
-        held: list[tuple[dict[str, Any], str, Any]] = [
-            (table, name, value) for table in tables for name, value in table.items()
-        ]
-        found += [
-            _Kept(place, name, tensor, tensor.detach().clone(), tensor._version)
-            for place, name, tensor in held
-            if isinstance(tensor, Tensor) and id(tensor) not in others and not tensor.is_inference()
-        ]
-    return found
+        for table in [vars(module)] if isinstance(module, torch.jit.ScriptModule) else [module._buffers, vars(module)]:
+            for name, value in table.items():
+                if isinstance(value, Tensor) and not value.is_inference():
+                    yield table, name, value
 
 
 def _matched(model: nn.Module, lent: LentOperands, roles: Collection[Role]) -> list[tuple[Slot, Tensor]]:
