@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from engine.trial.messages import ArenaHandle, LoadKernel
-from engine.trial.runner.module_caches import COMPILED
+from engine.trial.runner.module_caches import COMPILED, COMPILER_FAILED, LIGHT, WENT_ON
 from engine.trial.shared.argument_codec import encode_value
 
 MODULE = """
@@ -30,17 +32,44 @@ class ModelNew(nn.Module):
 """
 
 
-@pytest.mark.parametrize("layers", ["pass", "self.layer = nn.Linear(4096, 4096)"])
-def test_a_module_that_asks_for_a_device_before_it_compiles_is_compiled_ahead(layers: str, tmp_path: Path) -> None:
+def built(source: str, tmp_path: Path, extra: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """What the builder's process prints on a module, without a device."""
     none = ArenaHandle("none", 0, False)
-    arguments, source = (encode_value(()), encode_value({})), MODULE.replace("LAYERS", layers)
+    arguments = encode_value(()), encode_value({})
     load = LoadKernel("module", "cuda:0", (), none, none, 1, arguments, source=source)
     spec = tmp_path / "spec"
     spec.write_bytes(msgspec.msgpack.encode(load))
-    environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions"), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
+    folder = {"TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions"), "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(
         [sys.executable, "-m", "engine.trial.runner.module_build", str(spec)],
-        env=environment, capture_output=True, text=True, timeout=120, check=True,
+        env={**os.environ, **folder, **(extra or {})}, capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
+
+
+GOES_ON = """
+from torch import nn
+from torch.utils.cpp_extension import load
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        try:
+            self.run = load("missing", ["/nowhere/missing.cpp"])
+        except Exception:
+            self.run = None
+"""
+
+
+@pytest.mark.parametrize("light", [False, True])
+def test_a_failed_build_that_a_module_catches_is_told_where_headers_may_be_missing(light: bool, tmp_path: Path) -> None:
+    extra = {LIGHT: "-I/nowhere"} if light else {}
+    line = built(GOES_ON, tmp_path, extra).stdout.splitlines()[-1]
+    assert line.startswith(COMPILER_FAILED if light else COMPILED)
+    assert not light or base64.b64decode(line.removeprefix(COMPILER_FAILED)).decode() == WENT_ON
+
+
+@pytest.mark.parametrize("layers", ["pass", "self.layer = nn.Linear(4096, 4096)"])
+def test_a_module_that_asks_for_a_device_before_it_compiles_is_compiled_ahead(layers: str, tmp_path: Path) -> None:
+    done = built(MODULE.replace("LAYERS", layers), tmp_path)
     assert (tmp_path / "extensions" / "made" / "extension.so").exists(), done.stderr
     assert done.stdout.splitlines()[-1].removeprefix(COMPILED)

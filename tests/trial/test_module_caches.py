@@ -161,6 +161,7 @@ MISSING = 'cuda.cu(7): error: namespace "torch" has no member "stack_of_ours"'
         ("torch::nn::functional::relu(x)", [], [False]),
         ("", [MISSING], [True, False]),
         ("", [MISSING, MISSING], [True, False]),
+        ("", [module_caches.WENT_ON], [True, False]),
         ("", ['cuda.cu(7): error: expected a ";"'], [True]),
     ],
 )

@@ -18,10 +18,12 @@ import msgspec
 
 from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel
 from engine.trial.runner import module_caches
-from engine.trial.runner.module_caches import COMPILED, COMPILER_FAILED
+from engine.trial.runner.module_caches import COMPILED, COMPILER_FAILED, LIGHT, WENT_ON
 
 _FAILED = "Error building extension"
 """How torch's extension builder begins the message when a compiler failed."""
+_BUILD = "_jit_compile"
+"""What every function of torch's extension builder calls."""
 
 
 def main() -> None:
@@ -29,10 +31,13 @@ def main() -> None:
     own = os.dup(sys.stdout.fileno())
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     words = b""
+    failed = _failures()
     try:
         _call(Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]])
     except BaseException as error:
         words = _words(error)
+    if not words and failed and LIGHT in os.environ:
+        words = WENT_ON.encode()
     line = (
         COMPILER_FAILED.encode() + base64.b64encode(words)
         if words
@@ -42,6 +47,26 @@ def main() -> None:
         out.write(b"\n" + line + b"\n")
         out.flush()
         os._exit(0)
+
+
+def _failures() -> list[BaseException]:
+    """The errors of torch's extension builder from now on, also those that a module catches, to go on without an extension."""
+    found: list[BaseException] = []
+    try:
+        from torch.utils import cpp_extension
+    except ImportError:  # setuptools is missing: the module will say so
+        return found
+    build = getattr(cpp_extension, _BUILD)
+
+    def recording(*given: Any, **named: Any) -> Any:
+        try:
+            return build(*given, **named)
+        except BaseException as error:
+            found.append(error)
+            raise
+
+    setattr(cpp_extension, _BUILD, recording)
+    return found
 
 
 def _words(error: BaseException) -> bytes:

@@ -31,7 +31,7 @@ from engine.toolchain import compilers, included
 from engine.toolchain.build import Artefact, BuildFailure
 from engine.toolchain.build_budget import build_budget, share
 from engine.toolchain.cache import LOG, Cache, CacheEntry, cache_folder, digest
-from engine.trial.runner.module_caches import ARCHITECTURES, COMPILED, COMPILER_FAILED
+from engine.trial.runner.module_caches import ARCHITECTURES, COMPILED, COMPILER_FAILED, LIGHT, WENT_ON
 from engine.trial.tools.kernel_case import DumpInputs, KernelCase, sandboxed, write_spec
 
 _SCHEME = 4
@@ -82,7 +82,7 @@ async def compile_module(
                 run_with = partial(_run, [spec, *inputs], device, folder, confined=sandboxed(confinement))
                 light = device.kind == "cuda" and not _WHOLE_API.search(case.request.code)
                 result = await run_with(light=light)
-                if light and _OF_TORCH.search(_after(result.output, COMPILER_FAILED).decode(errors="replace")):
+                if light and _lacks_headers(_after(result.output, COMPILER_FAILED).decode(errors="replace")):
                     result = await run_with(light=False)
         if words := _after(result.output, COMPILER_FAILED):
             log = words.decode(errors="replace")
@@ -100,6 +100,11 @@ async def compile_module(
         if archive:
             cache.publish(folder, entry)
     return ModuleCaches(_path(cache, entry) if archive else "", result.seconds)
+
+
+def _lacks_headers(log: str) -> bool:
+    """Whether a compiler that had a part of torch's headers failed for lack of the others, or may have."""
+    return log == WENT_ON or _OF_TORCH.search(log) is not None
 
 
 def _path(cache: Cache, entry: CacheEntry) -> str:
@@ -135,7 +140,7 @@ async def _run(files: Sequence[Path], device: Device, folder: Path, *, confined:
     if device.kind == "cuda":
         environment[ARCHITECTURES] = torch_architecture(device.arch)
     if light:
-        environment["NVCC_PREPEND_FLAGS"] = f"-I{_LIGHT_HEADERS}"
+        environment[LIGHT] = f"-I{_LIGHT_HEADERS}"
     limits = TreeLimits(build_budget().alone_bytes, _PROCESSES, None, _MOST_BYTES)
     return await run(
         argv, seconds=_SECONDS, folder=Path("/"), environment=environment, output_bytes=_MOST_BYTES, limits=limits
