@@ -48,10 +48,10 @@ class AllocationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         given = dict(kwargs or {})
-        operands = {_place(t) for t in tensors([*args, *given.values()])}
+        operands = {place_of(t) for t in tensors([*args, *given.values()])}
         found = func(*args, **given)
         for tensor in tensors([found]):
-            place = _place(tensor)
+            place = place_of(tensor)
             if place and place not in operands and place not in self._in_use:
                 self._take(tensor.untyped_storage(), place)
         self.peak = max(self.peak, self._total)
@@ -67,7 +67,7 @@ class AllocationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._total -= self._in_use.pop(place, 0)
 
 
-def _place(tensor: torch.Tensor) -> int:
+def place_of(tensor: torch.Tensor) -> int:
     """Identifies a tensor's memory; 0 for layouts without a single one."""
     return int(tensor.untyped_storage()._cdata) if is_dense(tensor) else 0
 

@@ -13,7 +13,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.problem.values import is_dense, tensors
+from engine.problem.allocation_counter import place_of
+from engine.problem.values import tensors
 
 _PICKS = frozenset({"embedding", "index", "index_select", "gather", "take"})
 """Operators that read as much of their first tensor as they return, or, of bags, as their indices select."""
@@ -44,22 +45,22 @@ class ReadCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **given)
         if func.namespace == _QUERIES or func._overloadpacket.__name__.startswith(_SIZES):
             return out
-        returned = {_place(t) for t in tensors([out])}
+        returned = {place_of(t) for t in tensors([out])}
         for position, argument in enumerate((*args, *given.values())):
             for tensor in tensors([argument]):
-                if func._schema.is_mutable or _place(tensor) not in returned:
+                if func._schema.is_mutable or place_of(tensor) not in returned:
                     count = _picked(func, args, tensor, out) if position == 0 and tensor is argument else tensor.numel()
-                    self._accessed[_place(tensor)] += min(count, tensor.numel()) * tensor.element_size()
+                    self._accessed[place_of(tensor)] += min(count, tensor.numel()) * tensor.element_size()
         return out
 
     def count(self, tensor: Tensor) -> None:
         """Count a tensor that is accessed besides."""
-        self._accessed[_place(tensor)] += tensor.numel() * tensor.element_size()
+        self._accessed[place_of(tensor)] += tensor.numel() * tensor.element_size()
 
     def bytes_of(self, operand: Tensor) -> int:
         """Bytes of an operand that were accessed, each at most once; all of one whose memory cannot be told."""
         whole = operand.numel() * operand.element_size()
-        return min(whole, self._accessed[_place(operand)]) if _place(operand) else whole
+        return min(whole, self._accessed[place_of(operand)]) if place_of(operand) else whole
 
 
 def _picked(func: Any, args: Sequence[Any], first: Tensor, out: object) -> int:
@@ -74,8 +75,3 @@ def _picked(func: Any, args: Sequence[Any], first: Tensor, out: object) -> int:
     if name in _PLACES and len(args) > _PLACES[name] and isinstance(args[_PLACES[name]], Tensor):
         return int(args[_PLACES[name]].numel())
     return int(first.numel())
-
-
-def _place(tensor: Tensor) -> int:
-    """Identifies a tensor's memory; 0 for layouts without a single one."""
-    return int(tensor.untyped_storage()._cdata) if is_dense(tensor) else 0

@@ -48,7 +48,7 @@ _LIGHT_HEADERS = Path(__file__).with_name("light_headers")
 _WHOLE_API = re.compile(
     r"\bPYBIND11|\bpybind11\b|\bpy::|\bTORCH_LIBRARY|\btorch::(?:autograd|class_|data|fft|jit|linalg|nn|optim|python|special)\b"
 )
-_OF_TORCH = re.compile(r"\berror: .*(?:torch|\bat\b|c10|PYBIND|\bpy\b|followed by \"::\")", re.IGNORECASE)
+_OF_TORCH = re.compile(r"\berror: .*(?:torch|\"at\"|\bat::|c10|PYBIND|\bpy\b|followed by \"::\")", re.IGNORECASE)
 """Errors that a missing declaration of torch's would give."""
 _ERROR = re.compile(r"^[^\s:]*:\d+(?::\d+)?: (?:fatal )?error: .*|^.*\berror: .*", re.MULTILINE)
 
