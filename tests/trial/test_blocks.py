@@ -23,6 +23,16 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(blocks.ELEMENTS, "cpu", 7)
 
 
+@pytest.mark.parametrize("own_type", [False, True])
+def test_blocks_hold_every_element_once(*, own_type: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(blocks._IN_OWN_TYPE, "cpu", 3)
+    one, other = torch.arange(50.0), torch.arange(50).reshape(5, 10)
+    found = list(blocks.in_blocks(one, other, own_type=own_type))
+    assert [a.numel() for a, _ in found[:-1]] == [21 if own_type else 7] * (len(found) - 1)
+    assert torch.cat([a for a, _ in found]).equal(one)
+    assert torch.cat([b for _, b in found]).equal(other.reshape(-1))
+
+
 @given(st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=60))
 @settings(max_examples=60, deadline=None)
 def test_errors_are_those_of_the_whole_tensor(values: list[tuple[float, float]]) -> None:

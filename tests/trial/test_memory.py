@@ -312,6 +312,20 @@ def test_what_a_kernel_without_host_code_leaves_over_serves_the_next(
     assert (pool.kernel(contract) is waiting[1]) is kept
 
 
+@pytest.mark.parametrize(("kind", "up", "started"), [("cuda", True, 1), ("cuda", False, 0), ("cpu", True, 0)])
+def test_the_first_process_starts_while_the_check_is_calibrated(
+    kind: str, *, up: bool, started: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its context is created meanwhile. A host that still imports torch is not waited for, and a CPU's cores stay free."""
+    monkeypatch.setattr(process_pool, "RunnerClient", lambda host, **options: SimpleNamespace(alive=True, **options))
+    pool = ProcessPool(catalog.find("softmax"), replace(devices.describe("cpu"), kind=kind), cold=True, confined=False)
+    pool._candidate_host = SimpleNamespace(is_up=lambda: up)  # type: ignore[assignment]
+    pool.start_early()
+    assert len(pool._prestarted) == started
+    pool.discard_prestarted()  # no kernel has run
+    assert len(pool._prestarted) == started
+
+
 def test_a_kernel_with_host_code_gets_all_work_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its streams would wait for each other in a context with one queue; what was started for another contract is ended."""
     device = devices.describe("cpu")

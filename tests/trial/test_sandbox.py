@@ -321,6 +321,33 @@ def test_processes_outside_the_group_are_counted(host: Host) -> None:
     assert ended.killed == 1
 
 
+def test_the_end_of_a_runner_is_waited_for_by_the_next_request(host: Host) -> None:
+    """Ending a process with a device context takes a while, in which the judge draws inputs."""
+    goes, stays = BareRunner(host), BareRunner(host)
+    goes.load(module("return x"))
+    stays.load(module("return x"))
+    pid = goes.runner._runner.local_pid if goes.runner._runner is not None else None
+    goes.close()
+    assert host._ending == 1
+    stays.x.fill_(3.0)
+    assert stays.call() == [3.0] * WIDTH
+    assert host._ending == 0
+    assert pid is None or not os.path.exists(f"/proc/{pid}")
+    stays.close()
+    host.settle()
+    assert host._ending == 0
+
+
+def test_a_host_that_dies_while_a_runner_ends_is_started_again(host: Host) -> None:
+    BareRunner(host).close()
+    assert host._process is not None
+    host._process.kill()
+    bare = BareRunner(host)
+    bare.x.fill_(1.0)
+    assert bare.load(module("return x")).call() == [1.0] * WIDTH
+    bare.close()
+
+
 def test_helper_processes_of_another_runner_survive(host: Host) -> None:
     """Processes that a module starts in its constructor must survive the end of another runner."""
     pipe = ("r, w = os.pipe()", "pid = os.fork()", "if pid == 0:", "    time.sleep(600)")

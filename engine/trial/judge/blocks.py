@@ -14,17 +14,23 @@ import torch
 ELEMENTS = {"cpu": 1 << 17, "cuda": 1 << 22}
 """Elements of a block, by the kind of device. In float64 that is 1 MiB on a CPU: intermediate results stay in its caches, and
 their memory is used again. On a GPU it is 32 MiB, because every block costs the launches of its operators."""
+_IN_OWN_TYPE = {"cpu": 1, "cuda": 4}
+"""So many times as large are blocks of which nothing is made in float64. On an H200, replacing a third of 1.6e9 numbers takes
+15 instead of 21 ms, a sign for each of many short blocks 10 instead of 22, and reading all of them 7 instead of 17."""
 _WIDE = 8
 """Bytes of an ``int64``."""
 Blocks = Callable[[], Iterator[torch.Tensor]]
 """The blocks of one tensor, from the start at every call."""
 
 
-def in_blocks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """The same elements of several tensors of one size, flat, on the first one's device."""
+def in_blocks(*tensors: torch.Tensor, own_type: bool = False) -> Iterator[tuple[torch.Tensor, ...]]:
+    """The same elements of several tensors of one size, flat, on the first one's device.
+
+    ``own_type``: nothing is made of them in float64, so blocks may be larger.
+    """
     flat = [tensor.reshape(-1) for tensor in tensors]
     device = flat[0].device
-    size = ELEMENTS[device.type]
+    size = ELEMENTS[device.type] * (_IN_OWN_TYPE[device.type] if own_type else 1)
     for start in range(0, flat[0].numel(), size):
         yield tuple(one[start : start + size].to(device) for one in flat)
 

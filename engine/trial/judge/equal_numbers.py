@@ -41,7 +41,7 @@ def varied(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     number = int(tensor.reshape(-1)[0])
     period = min(size for size in tensor.shape if size > 1)
     kept, start = rng.randrange(period), 0
-    for (flat,) in in_blocks(copy):
+    for (flat,) in in_blocks(copy, own_type=True):
         stays = _sum_of_indices(tensor.shape, start, flat).remainder_(period) == kept
         if tensor.dtype is torch.bool or number in (0, 1):
             stays |= torch.rand(flat.shape, generator=generator, device=flat.device) >= _CHANGED

@@ -58,6 +58,8 @@ class Host:
         self._process: subprocess.Popen[bytes] | HostProcess | None = None
         self._channel: Channel | None = None
         self._up = False
+        self._ending = 0
+        """Runners that it was told to end, and has not said that they have."""
         self._used_ns: dict[int, int] = {}
         """Runner → its processor time when it had stopped, until it may run again."""
 
@@ -85,6 +87,10 @@ class Host:
                 argv, pass_fds=passed, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE, start_new_session=True, cwd="/",
             )  # fmt: skip
+
+    def is_up(self) -> bool:
+        """Whether it forks runners without being waited for."""
+        return self._up or (self._channel is not None and self._channel.waiting())
 
     def start(self) -> None:
         """Start it and wait until it is ready, once more if bubblewrap did not start; idempotent. Raises SandboxError."""
@@ -136,12 +142,14 @@ class Host:
         ``few_queues``: its device context gets two work queues (``messages.Spawn``).
         """
         for _ in range(2):
+            self.settle()
             self.start()
             channel, theirs = Channel.pair()
             with theirs:
                 try:
                     reply = self._ask(Spawn(few_queues), (theirs.fileno(),))
                 except SandboxError:
+                    channel.close()
                     self.close()
                     continue
             assert isinstance(reply, Spawned)
@@ -201,7 +209,30 @@ class Host:
         assert isinstance(reply, RunnerEnded)
         return reply
 
+    def end(self, runner: RunnerHandle) -> None:
+        """``reap`` without waiting: the next request does, or ``settle``."""
+        runner.channel.close()
+        self._used_ns.pop(runner.pid, None)
+        if self._channel is None:
+            return
+        try:
+            self._channel.send(Reap(runner.pid))
+            self._ending += 1
+        except (ChannelClosed, ChannelTimeout):
+            self.close()
+
+    def settle(self) -> None:
+        """Wait until every runner has ended that was told to. A host that does not reply is killed."""
+        while self._ending:
+            self._ending -= 1
+            assert self._channel is not None
+            try:
+                self._channel.receive(HostReply, _ANSWER_S)
+            except (ChannelClosed, ChannelTimeout, ChannelGarbled):
+                self.close()
+
     def _ask(self, request: Message, fds: Sequence[int] = ()) -> HostReply:
+        self.settle()
         if self._channel is None:
             raise SandboxError("the trial's host process has ended")
         try:
@@ -217,6 +248,7 @@ class Host:
         if self._channel is not None:
             self._channel.close()
         process, self._process, self._channel, self._up = self._process, None, None, False
+        self._ending = 0
         self._used_ns.clear()
         if process is None:
             return

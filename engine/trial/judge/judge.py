@@ -158,7 +158,7 @@ class Judge:
                 continue
             with self._turn(trial):
                 tell = self._telling(place, say)
-                trial.calibrate(tell)
+                trial.calibrate(tell, self._pool.start_early if self._checks_next else None)
                 self._pool.await_hosts()
                 cached = request.cached.get(trial.name, b"")
                 found[trial.name] = trial.prepare(request.peaks, cached, tell, measure=request.measure)

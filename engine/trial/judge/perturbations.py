@@ -81,7 +81,7 @@ def _in_blocks(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     """Blocks of random length get a random sign and a factor from 1/4 to 16: some blocks are all negative."""
     length = 1 + rng.randrange(_LONGEST_BLOCK)
     generator = torch.Generator(tensor.device).manual_seed(rng.getrandbits(62))
-    for (flat,) in in_blocks(tensor):
+    for (flat,) in in_blocks(tensor, own_type=True):
         blocks = -(-flat.numel() // length)
         factors = 2.0 ** torch.randint(-2, 5, (blocks,), generator=generator, device=flat.device)
         factors *= torch.randint(0, 2, (blocks,), generator=generator, device=flat.device) * 2 - 1
@@ -101,7 +101,7 @@ def _tied(tensor: torch.Tensor, _: Random) -> torch.Tensor:
     step = _largest(tensor) / 5 if tensor.numel() else tensor.new_ones(())
     if not bool(step > 0):
         return tensor
-    for (flat,) in in_blocks(tensor):
+    for (flat,) in in_blocks(tensor, own_type=True):
         flat.div_(step).round_()
         flat.sub_(flat.sign() * (flat.remainder(2) == 0)).mul_(step)
     return tensor
@@ -115,7 +115,7 @@ def _largest(tensor: torch.Tensor) -> torch.Tensor:
 def _replace_some(tensor: torch.Tensor, rng: Random, values: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """A random third of the elements replaced, block by block; ``values`` of an even number of elements."""
     generator = torch.Generator(tensor.device).manual_seed(rng.getrandbits(62))
-    for (flat,) in in_blocks(tensor):
+    for (flat,) in in_blocks(tensor, own_type=True):
         chosen = torch.rand(flat.shape, generator=generator, device=flat.device) < 1 / 3
         flat.copy_(torch.where(chosen, values(flat), flat))
     return tensor

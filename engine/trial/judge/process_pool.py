@@ -80,6 +80,10 @@ class ProcessPool:
         return self._keeps_processes
 
     @property
+    def _hosts(self) -> tuple[Host, ...]:
+        return (*self._core_hosts, self._rival_host)
+
+    @property
     def _core_hosts(self) -> tuple[Host, ...]:
         return (self._candidate_host, self._baseline_host, self._null_host)
 
@@ -95,7 +99,7 @@ class ProcessPool:
 
     def close(self) -> None:
         """End every process of the trial."""
-        for host in (self._candidate_host, self._rival_host, self._baseline_host, self._null_host):
+        for host in self._hosts:
             host.close()
 
     def restart(self) -> None:
@@ -203,10 +207,20 @@ class ProcessPool:
         while len(self._prestarted) < kernels:
             self._prestarted.append(self._new_runner())
 
+    def start_early(self) -> None:
+        """Start the next kernel's runner, on a GPU, if that needs no waiting: its context is created while others calibrate."""
+        if self._device.kind == "cuda" and self._candidate_host.is_up():
+            self.prestart(1)
+
     def stand_by(self) -> None:
-        """Wait until no runner is starting: the device and the cores are idle."""
+        """Wait until no runner is starting or ending: the device and the cores are idle."""
+        self._settle()
         for runner in (*self._prestarted, *self._baseline_runners.values(), *self._null_runners.values()):
             runner.stand_by()
+
+    def _settle(self) -> None:
+        for host in self._hosts:
+            host.settle()
 
     def discard_prestarted(self) -> None:
         """End the runners that were prestarted for another kernel, unless no kernel with host code was loaded since."""
@@ -314,6 +328,8 @@ class ProcessPool:
         return runner.gate.handle()
 
     def _load(self, runner: RunnerClient, bed: TestBed, *, contract: str, **more: Any) -> tuple[LoadKernel, list[int]]:
+        if not self._keeps_processes:
+            self._settle()  # the memory of those that have ended is planned for this one
         copies_outputs = self._copies_outputs(bed)
         (inputs, input_fds), (outputs, output_fds) = bed.handles(runner.party, copies_outputs=copies_outputs)
         gate, gate_fds = self._gate(runner, contract)

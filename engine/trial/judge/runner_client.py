@@ -51,7 +51,7 @@ Found = TypeVar("Found")
 
 
 class RunnerClient:
-    """A runner from fork to end. Use it as a context manager: the process is always reaped."""
+    """A runner from fork to end. Use it as a context manager: the process is always ended."""
 
     def __init__(
         self, host: Host, *, seconds: float, trusted: bool = False, party: str = KERNEL, few_queues: bool = False
@@ -389,12 +389,12 @@ class RunnerClient:
         raise failures.reported(fault, trusted=self._trusted)
 
     def close(self) -> None:
-        """Reap the runner; idempotent."""
+        """End the runner; idempotent. Its host waits for the end, and whoever asks that host next."""
         runner, self._runner = self._runner, None
         self._warming = self._switching = False
         gate, self.gate = self.gate, None
         if runner is not None:
-            self._host.reap(runner)
+            self._host.end(runner)
         if gate is not None:
             gate.close()
             self._segments.close()

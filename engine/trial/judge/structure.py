@@ -22,7 +22,7 @@ def kept(own: torch.Tensor, bent: torch.Tensor) -> torch.Tensor:
     if own.numel() < 2 or _is_one_number(own):
         return bent
     if _may_hold_zeros(own):
-        for changed, before in in_blocks(bent, own):
+        for changed, before in in_blocks(bent, own, own_type=True):
             changed.masked_fill_(before == 0, 0)
     if is_symmetric(own):
         return torch.triu(bent) + torch.triu(bent, 1).mT
@@ -50,12 +50,12 @@ _SHORTEST_SORTED = 6
 
 def _is_one_number(tensor: torch.Tensor) -> bool:
     first = tensor.reshape(-1)[:1]
-    return all(bool((block == first).all()) for (block,) in in_blocks(tensor))
+    return all(bool((block == first).all()) for (block,) in in_blocks(tensor, own_type=True))
 
 
 def _may_hold_zeros(tensor: torch.Tensor) -> bool:
-    """Whether a block-wise pass is needed; types of one byte cannot be counted."""
-    return tensor.dtype.itemsize == 1 or int(torch.count_nonzero(tensor)) < tensor.numel()
+    """Whether a block-wise pass is needed; types of one byte cannot be asked."""
+    return tensor.dtype.itemsize == 1 or not bool(tensor.all())
 
 
 def is_symmetric(tensor: torch.Tensor) -> bool:

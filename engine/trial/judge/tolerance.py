@@ -282,7 +282,7 @@ def _with_undefined(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Te
 
 def _is_finite(tensor: torch.Tensor) -> bool:
     """Whether every element is."""
-    return all(read_numbers([torch.isfinite(block).all() for (block,) in in_blocks(tensor)]))
+    return all(read_numbers([torch.isfinite(block).all() for (block,) in in_blocks(tensor, own_type=True)]))
 
 
 def _at_least(limit: ClassErrors, rounding: Errors) -> ClassErrors:

@@ -121,9 +121,11 @@ class WorkloadTrial:
 
     # preparation
 
-    def calibrate(self, say: Say) -> None:
-        """Calibrate the correctness check and try the trivial models."""
+    def calibrate(self, say: Say, start: Callable[[], None] | None = None) -> None:
+        """Calibrate the correctness check and try the trivial models. ``start`` what is needed then, once memory is planned."""
         say("calibrating the correctness check against float64")
+        if start is not None and self.beds.plan:
+            start()
         bed = self.bed()
         if self._check is None:
             self._check = describe_check(self.reference, bed.calibration)
