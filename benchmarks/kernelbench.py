@@ -5,8 +5,9 @@ PATH is a checkout, one of its folders, or a file. Each chosen file is judged wi
 ships with. Every device has a worker (``--fleet local``: every GPU, or with ``--device cpu`` sets of cores; ``--fleet ray`` or
 ``HOST:PORT``: the devices of a Ray cluster); each file is judged by a process of its own, which ends with its time limit, and
 with this program. On a GPU the process of the next file starts while one is judged, and imports torch; the seconds of a file
-begin when it is given to its process, and the last line tells those of the whole run. A line of JSON per file goes to
-``--results``: files with a line there are skipped. With the model itself as the kernel, the speedup is an A/A interval.
+begin when it is given to its process and end with its verdict; the last line tells those of the whole run. A line of JSON per
+file goes to ``--results``: files with a line there are skipped. With the model itself as the kernel, the speedup is an A/A
+interval.
 
     python -m benchmarks.kernelbench KernelBench --levels 1,2 --sample 20 --seed 1 --results own.jsonl
     python -m benchmarks.kernelbench KernelBench --kernel port --names softmax,19_ReLU --time-limit 120
@@ -100,7 +101,8 @@ async def judged(entry: Entry, device: str, plan: Plan, process: JudgingProcess 
     finally:
         watching.cancel()
         await process.end()
-    return replace(found, device=device, seconds=time.monotonic() - began, peak_bytes=memory.peak, settings=dict(plan.settings))
+    ended = process.answered_at or time.monotonic()
+    return replace(found, device=device, seconds=ended - began, peak_bytes=memory.peak, settings=dict(plan.settings))
 
 
 def _label(device: str, plan: Plan) -> str:

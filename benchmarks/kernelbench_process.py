@@ -14,10 +14,11 @@ import json
 import os
 import signal
 import sys
+import time
 from collections import deque
 from dataclasses import asdict
 
-from benchmarks.kernelbench_judging import Request, Result, judge
+from benchmarks.kernelbench_judging import Request, judge
 from engine.trial.client import JudgeClient, StartHosts
 
 JUDGE = "--judge"
@@ -36,6 +37,8 @@ class JudgingProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self.said: deque[str] = deque(maxlen=_STEPS)
+        self.answered_at: float | None = None
+        """When it printed the result, on the monotonic clock: before it ended what it had started."""
 
     @classmethod
     async def start(cls, device: str) -> JudgingProcess:
@@ -62,9 +65,14 @@ class JudgingProcess:
             with contextlib.suppress(ConnectionError):  # it has ended: what it said is read below
                 order.write(json.dumps(asdict(request)).encode() + b"\n")
                 await order.drain()
-            printed, _ = await asyncio.gather(out.read(), self._listen(err))
+            printed, _ = await asyncio.gather(self._answer(out), self._listen(err))
             await self._process.wait()
         return printed
+
+    async def _answer(self, stream: asyncio.StreamReader) -> bytes:
+        line = await stream.readline()
+        self.answered_at = time.monotonic()
+        return line + await stream.read()
 
     async def _listen(self, stream: asyncio.StreamReader) -> None:
         async for line in stream:
@@ -108,18 +116,17 @@ class NextProcess:
 def main(device: str, parent: int) -> None:
     """Print the result of the file that comes on standard input."""
     _end_with(parent)
-    found = asyncio.run(_judge_what_comes(device))
-    if found is not None:
-        print(json.dumps(found.to_json()))
+    asyncio.run(_judge_what_comes(device))
 
 
-async def _judge_what_comes(device: str) -> Result | None:
+async def _judge_what_comes(device: str) -> None:
     client = JudgeClient()
     try:
         if device != "cpu":
             await client.start(device, StartHosts.NOW if len(os.sched_getaffinity(0)) >= _IDLE_CORES else StartHosts.WHEN_ASKED)
         line = await asyncio.to_thread(sys.stdin.readline)
-        return await judge(Request(**json.loads(line)), client) if line else None
+        if line:
+            print(json.dumps((await judge(Request(**json.loads(line)), client)).to_json()), flush=True)
     finally:
         await client.close()
 

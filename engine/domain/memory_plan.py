@@ -137,6 +137,8 @@ class MemoryPlan:
     the first pair of the ranking baseline against itself. They fit where another phase needs more."""
     pairs_ahead: int = 0
     """The same for a kernel's measurement, for the processes of so many pairs."""
+    keeps_checked: bool = False
+    """Whether the process of a checked kernel lives on while the baselines are measured before it."""
     holds_outputs: bool = True
     """Whether a module's process may hold outputs of an earlier call during the next; hold-out shapes are smaller."""
 
@@ -296,6 +298,9 @@ def _sized(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: Tr
         plan = replace(plan, warm_bytes=warm)
     phases = _phases(plan, needs, room, processes)
     phase = max(phases, key=lambda name: phases[name])
+    with_checked = phases["baselines"] + room.process + max(needs.own, plan.warm_bytes)
+    if with_checked <= phases[phase]:
+        plan, phases = replace(plan, keeps_checked=True), {**phases, "baselines": with_checked}
     if not (room.shared or plan.keeps_processes) and room.process:
         spare = {name: (phases[phase] - needed) // room.process for name, needed in phases.items()}
         ahead = min(_MOST_PAIRS_AHEAD, min(spare["verification"], spare["measurement"]) // _AHEAD_OF_A_PAIR)

@@ -8,13 +8,18 @@ from __future__ import annotations
 import socket
 import threading
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from engine.problem import catalog
 from engine.trial.judge.__main__ import begin
 from engine.trial.judge.host_client import EarlyHosts, Host
 from engine.trial.judge.judge import Judge
+from engine.trial.judge.runner_client import RunnerClient
+from engine.trial.messages import LoadKernel
+from engine.trial.protocol import Candidate, OpenRequest, PrepareRequest, WorkloadBinary
 from engine.trial.shared.cuda import driver
 
 
@@ -78,6 +83,57 @@ def test_no_process_starts_for_a_next_kernel_where_there_is_none() -> None:
         judge._bounds, judge._checks_next = (3, 8), checks_next
         judge._process_pairs = SimpleNamespace(end_processes=lambda: None)
         judge._trials = [SimpleNamespace(beds=SimpleNamespace(in_use=True))]
-        judge._pool = SimpleNamespace(discard_prestarted=lambda: None, prestart=started.append)
+        judge._pool = SimpleNamespace(discard_prestarted=lambda: None, prestart=started.append, has_checked=False)
         judge.tidy(lambda over=over: over)
         assert sum(started) == ahead
+
+
+_DOUBLED = """
+import torch
+
+
+class {name}(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(8))
+
+    def forward(self, x):
+        return x * self.weight
+
+
+def get_inputs():
+    return [torch.rand(4, 8)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_kernel_is_loaded_once_for_its_check_and_its_verification(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second process cost a start, a constructor and another draw of the weights."""
+    (tmp_path / "reference.py").write_text(_DOUBLED.format(name="Model"))
+    problem = catalog.find(str(tmp_path))
+    workload = problem.workloads[0]
+    loaded: list[str] = []
+    load = RunnerClient.load
+
+    def counted(runner: RunnerClient, order: LoadKernel, fds: list[int], **options: bool) -> None:
+        loaded.append(order.contract)
+        load(runner, order, fds, **options)
+
+    monkeypatch.setattr(RunnerClient, "load", counted)
+    judge = Judge(OpenRequest(problem, workload, (), "cpu", "class", "eager", (), True, confined=False))
+    kernel = Candidate("module", "k", _DOUBLED.format(name="ModelNew"), {}, WorkloadBinary(workload))
+    try:
+        peaks = judge.peaks()
+        judge.prepare(PrepareRequest(peaks, measure=False), lambda _: None)
+        judge.check(kernel, lambda _: None)
+        judge.tidy()
+        judge.prepare(PrepareRequest(peaks), lambda _: None)
+        assert judge.verify(kernel, lambda _: None).verification.trials > 1
+        assert loaded.count("module") == 1
+        judge.verify(kernel, lambda _: None)
+        assert loaded.count("module") == 2
+    finally:
+        judge.close()

@@ -14,7 +14,7 @@ import torch
 from trial.ground import tiny
 
 from engine.domain.errors import DeviceError, ProblemError
-from engine.domain.memory_plan import MemoryPlan, TrialProcesses
+from engine.domain.memory_plan import ROOMY, MemoryPlan, TrialProcesses
 from engine.domain.model import Device, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
@@ -23,8 +23,9 @@ from engine.trial.judge.known_calibrations import KnownCalibrations
 from engine.trial.judge.memory_room import needs_of
 from engine.trial.judge.perturbations import PERTURBATIONS, perturb
 from engine.trial.judge.process_pool import ProcessPool
+from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.taken_outputs import Left
-from engine.trial.protocol import OpenRequest
+from engine.trial.protocol import Candidate, OpenRequest, WorkloadBinary
 
 SMALL = Workload("small", {"rows": 4, "width": 32})
 FRUGAL = MemoryPlan(1, keeps_inputs=False, keeps_processes=False, copies_on_host=True, exact_on_host=True)
@@ -324,6 +325,31 @@ def test_the_first_process_starts_while_the_check_is_calibrated(
     assert len(pool._prestarted) == started
     pool.discard_prestarted()  # no kernel has run
     assert len(pool._prestarted) == started
+
+
+def test_the_process_of_a_checked_kernel_serves_its_verification_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It saves a start, and a second construction of the module; another kernel must not find it beside its own process."""
+    ended: list[str] = []
+
+    def runner(name: str) -> RunnerClient:
+        return cast(RunnerClient, SimpleNamespace(alive=True, few_queues=False, close=lambda: ended.append(name)))
+
+    monkeypatch.setattr(process_pool, "RunnerClient", lambda host, **options: runner("new"))
+    pool = ProcessPool(catalog.find("softmax"), devices.describe("cpu"), cold=True, confined=False)
+    one, other = (Candidate("module", name, "", {}, WorkloadBinary(SMALL)) for name in "ab")
+    pool.keep_checked(one, runner("without room"))
+    assert ended == ["without room"]
+    pool.use(replace(ROOMY, keeps_checked=True))
+    kept = runner("kept")
+    pool.keep_checked(one, kept)
+    assert pool.checked(other) is None
+    assert pool.checked(one) is kept
+    assert pool.checked(one) is None
+    pool.keep_checked(one, kept)
+    pool.prestart(2)
+    pool.kernel("module")
+    assert ended == ["without room", "kept", "new", "new"]
+    assert not pool.has_checked
 
 
 def test_a_kernel_with_host_code_gets_all_work_queues(monkeypatch: pytest.MonkeyPatch) -> None:

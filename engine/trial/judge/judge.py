@@ -11,7 +11,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from statistics import fmean
 from typing import TypeVar
@@ -223,9 +223,10 @@ class Judge:
         """
         self._checks_next = False
         self._trials[0].bed()
+        checked = self._pool.checked(candidate)
         self._pool.discard_prestarted()
         found = {}
-        with self._pool.kernel(candidate.contract) as runner:
+        with checked or self._pool.kernel(candidate.contract) as runner:
             for place, (trial, built) in enumerate(zip(self._trials, candidate.each(), strict=True)):
                 with self._turn(trial, first=True):
                     tell = self._telling(place, say)
@@ -241,15 +242,22 @@ class Judge:
         )
 
     def check(self, candidate: Candidate, say: Say) -> CheckReply:
-        """The correctness checks of ``verify``, which need neither baselines nor ceilings. Raises TrialFailed."""
+        """The correctness checks of ``verify``, which need neither baselines nor ceilings. Raises TrialFailed.
+
+        The kernel's process is kept for ``verify``, where there is memory for it and it has no hold-out shape loaded.
+        """
         self._checks_next = False
         self._pool.launch()
         self._trials[0].bed()
         self._pool.discard_prestarted()
-        with self._pool.kernel(candidate.contract) as runner:
+        with ExitStack() as stack:
+            runner = stack.enter_context(self._pool.kernel(candidate.contract))
             for trial, built in zip(self._trials, candidate.each(), strict=True):
                 with self._turn(trial, first=True):
                     trial.check(runner, built, say)
+            if len(self._trials) == 1 and runner.loaded_for is self._trials[0].bed():
+                stack.pop_all()
+                self._pool.keep_checked(candidate, runner)
         return CheckReply()
 
     def measure(self, candidate: Candidate, say: Say) -> MeasureReply:
@@ -352,9 +360,9 @@ class Judge:
             self._process_pairs.end_processes()
             if self._trials[0].beds.in_use and not is_over():
                 self._pool.discard_prestarted()
-                self._pool.prestart(1 if self._checks_next else self._bounds[0])
+                self._pool.prestart(1 if self._checks_next else self._bounds[0] - self._pool.has_checked)
         except SandboxError:
-            self._pool.restart()
+            self._pool.close()
 
     def _owed(self, pairs: Sequence[Sequence[PairTimes]], against: str, *, raced: bool) -> frozenset[int]:
         """Where another process pair is to be taken."""

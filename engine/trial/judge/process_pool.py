@@ -57,20 +57,22 @@ class ProcessPool:
         self._prestarted: list[RunnerClient] = []
         self._prestarted_untouched = False
         self._few_queues = False
+        self._checked: tuple[Candidate, RunnerClient] | None = None
         self.keeps_loads = False
         """Whether trusted runners keep what they have loaded for every workload: their test beds stay."""
         self._empty_arguments: dict[int, tuple[object, ...]] = {}
         """By reference (``id``): arguments of ``forward`` with empty tensors."""
         self._stopwatch_code = b""
         self._reads_memory: bool | None = None
-        self._keeps_processes = True
+        self._keeps_processes, self._keeps_checked = True, False
         self._baselines_ahead = self._pairs_ahead = 0
         self._warm_bytes = 0
         self._holds_outputs = True
 
     def use(self, plan: MemoryPlan) -> None:
         """Keep to a memory plan from now on."""
-        self._keeps_processes, self._warm_bytes = plan.keeps_processes, plan.warm_bytes
+        self._keeps_processes, self._keeps_checked = plan.keeps_processes, plan.keeps_checked
+        self._warm_bytes = plan.warm_bytes
         self._baselines_ahead, self._pairs_ahead = plan.baselines_ahead, plan.pairs_ahead
         self._holds_outputs = plan.holds_outputs
 
@@ -98,13 +100,12 @@ class ProcessPool:
             host.start()
 
     def close(self) -> None:
-        """End every process of the trial."""
+        """End every process of the trial; needed ones are started again."""
         for host in self._hosts:
             host.close()
-
-    def restart(self) -> None:
-        """End every process of the trial; needed ones are started again."""
-        self.close()
+        self._end_checked()
+        for runner in (*self._prestarted, *self._baseline_runners.values(), *self._null_runners.values()):
+            runner.close()
         self._null_runners.clear()
         self._baseline_runners.clear()
         self._prestarted.clear()
@@ -112,6 +113,7 @@ class ProcessPool:
 
     def kernel(self, contract: str, *, rival: bool = False) -> RunnerClient:
         """A fresh runner for a kernel of this contract: a prestarted or a new one."""
+        self._end_checked()
         if rival:
             return RunnerClient(self._rival_host, seconds=CALL_S, party=OTHER, few_queues=_on_one_stream(contract))
         self._few_queues = _on_one_stream(contract)
@@ -121,6 +123,35 @@ class ProcessPool:
                 return started
             started.close()
         return self._new_runner()
+
+    def keep_checked(self, candidate: Candidate, runner: RunnerClient) -> None:
+        """Keep the process of a kernel that was checked for its verification, or end it where the memory plan has no room."""
+        if self._keeps_checked:
+            self._checked = candidate, runner
+        else:
+            runner.close()
+
+    @property
+    def has_checked(self) -> bool:
+        """Whether the process of a checked kernel is kept."""
+        return self._checked is not None
+
+    def checked(self, candidate: Candidate) -> RunnerClient | None:
+        """The process in which this kernel was checked, once, if it was kept."""
+        kept, runner = self._checked or (None, None)
+        if kept != candidate or runner is None or not runner.alive:
+            return None
+        self._checked = None
+        return runner
+
+    def _end_checked(self) -> None:
+        """End the process that is kept of a checked kernel, and what its host code, if it has any, could reach."""
+        if self._checked is not None:
+            candidate, runner = self._checked
+            self._checked = None
+            runner.close()
+            self._let_run(candidate.contract)
+            self.discard_prestarted()
 
     def _new_runner(self) -> RunnerClient:
         return RunnerClient(self._candidate_host, seconds=CALL_S, few_queues=self._few_queues)

@@ -45,7 +45,7 @@ def retried(act: Callable[[], Reply], pool: ProcessPool, plans: Plans, device: D
             if lost:
                 raise
             lost = True
-            pool.restart()
+            pool.close()
         except TrialFailed as failed:
             text = f"{failed.failure.reason} {failed.log}".lower()
             if not (trying and "out of memory" in text):
@@ -68,14 +68,14 @@ def retried(act: Callable[[], Reply], pool: ProcessPool, plans: Plans, device: D
 
 def _tighten(pool: ProcessPool, plans: Plans, *, fully: bool) -> bool:
     """End every process and let all memory go; false if the plan cannot be more frugal."""
-    pool.restart()
+    pool.close()
     return plans.tighten(fully=fully)
 
 
 def _restore(pool: ProcessPool, plans: Plans, *, tightened: bool) -> None:
     """Undo ``_tighten``, where it was the kernel that took the memory."""
     if tightened:
-        pool.restart()
+        pool.close()
         plans.restore()
 
 

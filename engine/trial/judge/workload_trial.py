@@ -93,6 +93,8 @@ class WorkloadTrial:
         self._check: CorrectnessCheck | None = None
         self._checked: tuple[Candidate, CheckedOutputs] | None = None
         """The last ``check``, for the ``verify`` that follows it."""
+        self._checked_with = 0
+        """The seed of its weights."""
         processes = TrialProcesses(
             1 + len(opened.further_baselines), 1 + sum(not name.startswith("compile") for name in opened.further_baselines),
             tools.most_pairs, tuple(needs_of(r).operands for r in self.holdouts),
@@ -166,24 +168,29 @@ class WorkloadTrial:
         own = self._tools.weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
         perturbed = CheckTally()
         jitter = self._check_outputs(bed, runner, own, perturbed)
-        self._checked = candidate, CheckedOutputs(own, perturbed, jitter, self._verify_holdouts(runner, candidate, say))
+        holdouts = self._verify_holdouts(runner, candidate, say)
+        self._checked, self._checked_with = (candidate, CheckedOutputs(own, perturbed, jitter, holdouts)), bed.init_seed
 
     def verify(self, runner: RunnerClient, candidate: Candidate, say: Say, prestarted: int) -> VerifiedWorkload:
         """Check fresh inputs of every distribution, determinism and hold-out shapes, and take a quick interleaved screen.
 
-        What ``check`` has just found for this candidate is not checked again; every timed call still is. Raises TrialFailed.
+        What ``check`` has just found for this candidate is not checked again; every timed call still is. A runner that it has
+        left with this workload loaded goes on. Raises TrialFailed.
         ``prestarted``: runners to start meanwhile, for the measurement.
         """
         bed, pool, weights = self.bed(), self._tools.pool, self._tools.weights
         earlier, self._checked = self._checked, None
         known = earlier[1] if earlier is not None and earlier[0] == candidate else None
-        weights.renew(bed, candidate, scalars=True)
+        goes_on = known is not None and runner.loaded_for is bed and self._checked_with == bed.init_seed
+        if not goes_on:
+            weights.renew(bed, candidate, scalars=True)
         contracts = {KERNEL: candidate.contract}
         pool.prestart(prestarted)
         if not self.baselines.started:
             say("starting the baselines")
         baselines, nulls = self.baselines.runners(bed, 0), pool.null_runners(bed, contracts)  # they load meanwhile
-        self.load(runner, candidate)
+        if not goes_on:
+            self.load(runner, candidate)
         pool.stand_by()
         settled = weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
         own, perturbed = (known.own, known.perturbed) if known is not None else (settled, CheckTally())
