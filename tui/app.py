@@ -389,7 +389,7 @@ class EspalierApp(TerminalApp):
 
 
 def main(action: str = "home", subject: object = None) -> None:
-    """Run the terminal UI, as ``engine.cli.ui.TerminalUI`` describes it. Raises the exception that ended the app, if one did."""
+    """Run the terminal UI, as ``engine.cli.ui.TerminalUI`` describes it. Raises the exception that ended it, if any."""
     app = EspalierApp(SessionOpener(), action, subject)
     shorten_collections()
     app.run_as_program()
