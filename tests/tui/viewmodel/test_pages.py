@@ -92,6 +92,14 @@ def test_timing_draws_samples_and_intervals() -> None:
     assert "█" in output
 
 
+def test_timing_says_that_parent_and_incumbent_are_compared_with_the_baseline() -> None:
+    shown = page(Tab.TIMING, "k13").splitlines()
+    heading = shown.index("  other kernels over eager")
+    assert shown[heading - 1].startswith("  × ")
+    assert shown[heading + 1].startswith("  parent k7 ")
+    assert "other kernels" not in page(Tab.TIMING, "k1", state=replace(STATE, incumbent="k1"))
+
+
 def test_timing_with_missing_samples() -> None:
     subject = tabs.PageSubject(STATE, STATE.kernels["k12"], "", lambda _: None)
     assert "missing from the session folder" in text(tabs.page(Tab.TIMING, subject, 90))
