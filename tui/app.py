@@ -282,6 +282,8 @@ class EspalierApp(TerminalApp):
         screen = self.screen
         if isinstance(screen, SessionScreen):
             self.pop_screen()
+            if isinstance(self.screen, HomeScreen):
+                self.screen.return_from(screen.bridge.folder)
             if screen.bridge is not self._search:
                 await self._close_and_report(screen.bridge)
 
@@ -387,10 +389,7 @@ class EspalierApp(TerminalApp):
 
 
 def main(action: str = "home", subject: object = None) -> None:
-    """Run the terminal UI. ``action`` and ``subject``: as for ``engine.cli.ui.TerminalUI``.
-
-    Raises the exception that ended the app, if one did.
-    """
+    """Run the terminal UI, as ``engine.cli.ui.TerminalUI`` describes it. Raises the exception that ended it, if any."""
     app = EspalierApp(SessionOpener(), action, subject)
     shorten_collections()
     app.run_as_program()

@@ -421,7 +421,7 @@ class TestPauses:
     def test_pausing_by_hand(self) -> None:
         state = b.fold(*b.first_round(), e.RoundOpened(1, ("k1",)))
         state = then(state, *rules.decide(state, c.PauseSearch()))
-        assert state.paused == "paused by hand"
+        assert state.paused == "by hand", "screens say paused: by hand"
         with pytest.raises(CommandRejected, match="already paused"):
             rules.decide(state, c.PauseSearch())
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from support import builders as b
 
 from engine.domain import events as e
 from engine.domain.state import SessionState
+from engine.report.text import progress
 from engine.report.text.kernel import kernel_lines
 from engine.report.text.lines import plain
 from engine.report.text.rounds import of_round, round_name
@@ -25,6 +27,14 @@ def test_a_kernel_seeded_after_the_last_round_is_after_it() -> None:
     page = "\n".join(line.text for line in detail.idea(state, state.kernels["k2"], 80, LineageLines()))
     assert "i2 after round 0" in page
     assert "after round 0" in "\n".join(map(plain, kernel_lines(state, state.kernels["k2"])))
+
+
+@pytest.mark.parametrize("strategy", ["branching", "adaptive"])
+def test_only_a_strategy_that_does_not_go_on_tuning_says_that_every_value_was_tried(strategy: str) -> None:
+    state = b.fold(*b.first_round(strategy=strategy))
+    (entry,) = b.entries([e.IdeasProposed(1, (), from_source=True)], start=len(b.first_round()))
+    (words,) = map(plain, progress.lines(state, entry, state))
+    assert ("every tunable value was tried" in words) == (strategy == "branching")
 
 
 def test_before_any_round() -> None:

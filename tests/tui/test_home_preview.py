@@ -125,7 +125,10 @@ def test_examples_are_replayed_and_the_welcome_stays(home: Path, tmp_path: Path,
             assert app.screen.query_one("#welcome").display
             listed = [one.name for one in app.screen.query_one(SessionTable).sessions]
             assert listed == ["softmax", "softmax_autopilot"], "the later one nobody steered"
-            await pilot.press("shift+tab", "enter")
+            await pilot.press("shift+tab", "delete")
+            await until(pilot, lambda: any("it is not deleted" in one.message for one in app._notifications))
+            assert "Delete" not in ui.screen_text(app).splitlines()[-1]
+            await pilot.press("enter")
             await until(pilot, lambda: isinstance(app.screen, SessionScreen))
             assert isinstance(app.screen, SessionScreen)
             assert app.screen.bridge.transport is not None, "a replay"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -94,6 +96,26 @@ def test_a_replay_lists_a_sampled_kernel_without_a_process(
     listing, hottest = shown
     assert any("launch" in text for text in listing)
     assert next(text for text in hottest if "│" in text).split()[0] == "80%"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_it_waits_for_stands_in_one_line(size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*_: object) -> Mapping[str, object]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr("tui.screens.machine_code.machine_code", never)
+    sessions.whole(tmp_path / "session")
+
+    async def body() -> None:
+        app = ui.app(None, "replay", tmp_path / "session")
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: ui.shows_tree(app))
+            await pilot.press("8")
+            await until(pilot, lambda: isinstance(app.screen, MachineCodeScreen))
+            await until(pilot, lambda: "compiling with line tables …" in ui.screen_text(app))
+
+    sessions.run(body)
 
 
 async def page(pilot: Pilot[None]) -> list[str]:

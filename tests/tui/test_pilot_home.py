@@ -85,6 +85,29 @@ def test_the_way_back_leads_to_the_session(home: Path) -> None:
     sessions.run(body)
 
 
+@pytest.mark.parametrize("opened", ["a", "b"])
+def test_the_way_back_from_a_session_of_the_command_line_leads_to_it(home: Path, opened: str) -> None:
+    for name in ("a", "b"):
+        sessions.whole(home / name)
+
+    async def body() -> None:
+        app = ui.app(None, "replay", home / opened)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: ui.shows_tree(app))
+            home_screen = app.screen_stack[-2]
+            assert isinstance(home_screen, HomeScreen)
+            home_screen.action_refresh()  # as behind the dialog that opens a session
+            await until(pilot, lambda: home_screen.query_one(SessionTable).sessions)
+            home_screen.query_one("#problems").focus()
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen) and isinstance(app.focused, SessionTable))
+            found = app.screen.query_one(SessionTable).highlighted
+            assert found is not None
+            assert found.folder.name == opened
+
+    sessions.run(body)
+
+
 @pytest.mark.parametrize(("width", "titles"), [(80, True), (100, False), (160, True)])
 def test_problems_have_titles_where_there_is_room_for_words(home: Path, width: int, titles: bool) -> None:
     sessions.whole(home / "a")

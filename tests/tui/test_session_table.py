@@ -45,6 +45,18 @@ def test_columns_follow_the_width(widths: tuple[int, ...]) -> None:
     sessions.run(body)
 
 
+def test_the_first_frame_shows_cells_whole() -> None:
+    async def body() -> None:
+        app = Host()
+        async with app.run_test(size=(120, 10)):
+            table = app.query_one(SessionTable)
+            table.show([ONE])
+            assert table.ordered_columns[0].get_render_width(table) - 2 == len(ONE.name)
+            assert table.virtual_size.width <= table.size.width
+
+    sessions.run(body)
+
+
 def test_an_example_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "is_shipped", lambda folder: folder == ONE.folder)
 

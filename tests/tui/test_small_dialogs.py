@@ -200,3 +200,21 @@ def test_help_lists_its_keys_in_a_terminal_of_every_size(size: tuple[int, int]) 
             assert page.virtual_size.height > keys.size.height
 
     asyncio.run(act())
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_a_notice_is_shown_whole(columns: int) -> None:
+    words = "Another process runs this session: you steer it from here."
+
+    async def act() -> None:
+        app = ui.app()
+        async with app.run_test(size=(columns, 18), notifications=True) as pilot:
+            app.notify(words, markup=False)
+            await ui.until(pilot, lambda: app.screen.query("Toast"))
+            await ui.still(pilot)
+            region = app.screen.query_one("Toast").content_region
+            assert app.screen.region.contains_region(region)
+            shown = ui.screen_text(app).splitlines()[region.y : region.bottom]
+            assert " ".join(line[region.x : region.right].strip() for line in shown).split() == words.split()
+
+    asyncio.run(act())

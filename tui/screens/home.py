@@ -43,6 +43,7 @@ _WELCOME = (
 TAG_LINE = "Search for faster GPU kernels, with you in control."
 _PROBLEM_KEYS = footer_keys("home.start", "home.refresh", "app.settings", "app.command_palette", "app.quit")
 _SESSION_KEYS = footer_keys("home.open", "home.replay", "home.start", "home.compare", "home.delete")
+_EXAMPLE_KEYS = footer_keys("home.replay", "home.start", "home.compare", "home.refresh", "app.quit")
 _ALONE = "_autopilot"
 """What examples that nobody steered end in."""
 _LEAST_TITLE = 14
@@ -148,7 +149,7 @@ class HomeScreen(Screen[None]):
         self._was_read = False
         """Whether the list was read: until then nothing is said about sessions, and afterwards the focus stays where it is."""
         self._left_for: Path | None = None
-        """The session that was opened from here last, which is highlighted on the way back."""
+        """The session that was shown last, which is highlighted on the way back."""
 
     def compose(self) -> ComposeResult:
         yield Static(_brand(), id="brand")
@@ -209,6 +210,10 @@ class HomeScreen(Screen[None]):
             self.call_after_refresh(self.action_refresh)
         self._behind = False
 
+    def return_from(self, folder: Path) -> None:
+        """Highlight this session, which was shown until now, when this screen appears."""
+        self._left_for = folder
+
     @work(exclusive=True, group="summaries")
     async def action_refresh(self) -> None:
         """Reload the list of sessions."""
@@ -242,7 +247,9 @@ class HomeScreen(Screen[None]):
         about = self.query_one("#about", Static)
         one = self._highlighted()
         on_problems = isinstance(self.focused, OptionList) or one is None
-        self.query_one(KeyFooter).keys = _PROBLEM_KEYS if on_problems else _SESSION_KEYS
+        self.query_one(KeyFooter).keys = (
+            _PROBLEM_KEYS if on_problems or one is None else _EXAMPLE_KEYS if one.shipped else _SESSION_KEYS
+        )
         if on_problems or one is None:
             about.update("Enter: new session on this problem\nEnter again: start with defaults")
         elif one.shipped:
@@ -301,7 +308,6 @@ class HomeScreen(Screen[None]):
         elif one.status == "unreadable":
             self.notify(one.reason, severity="warning", markup=False)
         else:
-            self._left_for = one.folder
             self.post_message(self.OpenRequested(one.folder, mode))
 
     @on(OptionList.OptionSelected, "#problems")
@@ -329,7 +335,6 @@ class HomeScreen(Screen[None]):
 
         bridge = await self.app.push_screen_wait(NewSessionForm(self._opener, problem))
         if bridge is not None:
-            self._left_for = bridge.folder
             self.post_message(self.SessionBegun(bridge))
 
     @work(exclusive=True, group="compare")
@@ -355,9 +360,12 @@ class HomeScreen(Screen[None]):
 
     @work
     async def action_delete(self) -> None:
-        """Delete the highlighted session; asks first."""
+        """Delete the highlighted session; asks first. An example stays."""
         one = self._highlighted()
         if one is None:
+            return
+        if one.shipped:
+            self.notify(f"{one.name} is an example that ships with Espalier: it is not deleted.", markup=False)
             return
         from tui.screens.dialogs import Confirm
 

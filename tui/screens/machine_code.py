@@ -55,6 +55,8 @@ class MachineCodeScreen(Dialog[None]):
         self._kernel = kernel
         self._against = against
         self._found: Mapping[str, Any] | None = None
+        self._words = "compiling with line tables …"
+        """What is shown as long as nothing was found."""
         self._hottest_first = False
 
     def compose(self) -> ComposeResult:
@@ -64,9 +66,7 @@ class MachineCodeScreen(Dialog[None]):
             yield LinesView()
 
     def on_mount(self) -> None:
-        page = self.query_one(LinesView)
-        self._say("compiling with line tables …")
-        page.focus()
+        self.query_one(LinesView).focus()
         self._load()
 
     def on_resize(self) -> None:
@@ -96,6 +96,7 @@ class MachineCodeScreen(Dialog[None]):
             keys.pop()
         self.query_one(Vertical).border_subtitle = Content(" · ".join(keys))
         if found is None:
+            page.lines = (BLANK, *paragraph(self._words, page.size.width))
             return
         if self._against:
             page.lines = listings.difference(found)
@@ -144,9 +145,8 @@ class MachineCodeScreen(Dialog[None]):
             self._show()
 
     def _say(self, words: str) -> None:
-        page = self.query_one(LinesView)
-        page.lines = (BLANK, *paragraph(words, page.size.width))
-        self.query_one(Vertical).border_subtitle = Content("Esc: close")
+        self._words, self._found = words, None
+        self._show()
 
     def action_close(self) -> None:
         """Return to the session."""

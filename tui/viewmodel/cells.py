@@ -115,7 +115,9 @@ LONGEST_TEXT = 64_000
 """Characters of a text that is shown wrapped. Compilers and strangers write megabytes, which take seconds to lay out."""
 MOST_LINES = 4_000
 """Lines of an output that are shown, half of them its last."""
-_WORDS = re.compile(r"\s*\S+\s*|\s+")
+_DURATION = r"[(\[]?\d[\d.,]*(?: (?:ns|µs|ms|s|min|h)(?!\w))(?: \d[\d.,]* (?:s|min)(?!\w))?"
+_WORDS = re.compile(rf"\s*(?:{_DURATION}\S*|\S+)\s*|\s+")
+"""Words with the blanks around them. A number stays with its unit: ``4 min 40 s``."""
 _FIRST_WORD, _LAST_WORD = re.compile(r"\S+"), re.compile(r"\S+$")
 
 

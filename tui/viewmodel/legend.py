@@ -36,7 +36,7 @@ def _outcomes() -> Iterator[Entry]:
         kernels.DOUBTED.word: "measured, but the judge's clock does not confirm the time: cannot win",
         "screened": "timed with few samples, too slow to measure further",
         "quarantined": "time or behaviour not plausible; accept or discard it",
-        "undecided": "a race's interval contains 1",
+        "undecided": "a race's interval contains 1, or the race is not corroborated",
         kernels.NOT_COMPARED.word: kernels.WHY_NOT_COMPARED,
     }
     for one in kernels.OUTCOMES:

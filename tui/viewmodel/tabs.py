@@ -162,4 +162,4 @@ def _payload(subject: PageSubject, blob: str) -> list[Line]:
     text = subject.read(blob)
     if text is None:
         return [line(Cell("  the log is missing from the session folder", Ink.FAINT))]
-    return [line(Cell(f"  {part}")) for part in output_lines(text)]
+    return [line(Cell(f"  {part}")) for part in output_lines(text)] or [line(Cell("  no output", Ink.FAINT))]

@@ -83,12 +83,13 @@ def _sustained(state: SessionState, measured: Measurement, *, leads: bool) -> li
 
 
 def _intervals(state: SessionState, kernel: Kernel, measured: Measurement, room: int) -> list[Line]:
-    """Speedup over each baseline, with the parent's and the incumbent's, on one scale."""
+    """Speedup over each baseline, and below it the parent's and the incumbent's, on one scale."""
     base = queries.ranking_baseline(state)
     shown: list[tuple[str, Interval, Ink]] = [
         (f"× {name}", ratio, Ink.UNDECIDED if corroboration.is_doubted(kernel) else fmt.speedup_ink(ratio))
         for name, ratio in measured.speedup.items()
     ]
+    own = len(shown)
     others = {"parent": state.kernels.get(kernel.parent or ""), "incumbent": kernels.incumbent(state)}
     for role, other in others.items():
         theirs = queries.speedup(state, other) if other is not None and other.id != kernel.id else None
@@ -99,8 +100,10 @@ def _intervals(state: SessionState, kernel: Kernel, measured: Measurement, room:
     low, high = _scale([ratio for _, ratio, _ in shown])
     label = max([_LABEL, *(len(name) for name, _, _ in shown)])
     room = max(12, min(64, room - label - 28))
-    lines = []
-    for name, ratio, ink in shown:
+    lines: list[Line] = []
+    for number, (name, ratio, ink) in enumerate(shown):
+        if number == own:
+            lines.append(line(Cell(f"  other kernels over {base}", Ink.FAINT)))
         drawn = fmt.interval_line(ratio, low, high, room, ink)
         figures = (Cell(f" {fmt.times(ratio).partition(' [')[0]}", ink), Cell(f" {fmt.interval_ends(ratio)}", Ink.FAINT))
         lines.append(line(Cell(f"  {pad(name, label)} ", Ink.LABEL), *drawn, *figures))

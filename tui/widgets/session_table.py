@@ -97,8 +97,8 @@ class SessionTable(DataTable[Text]):
             rows = {key: self._cells(one, intervals=False) for key, one in self._sessions.items()}
             _clip_names(list(rows.values()), room)
             columns = _fitting_columns(list(rows.values()), room)
-        for name in columns:
-            self.add_column(Text(name, style="dim"), key=name)
+        for name in columns:  # measured here: the table measures cells only after a frame with the columns of the heads
+            self.add_column(Text(name, style="dim"), key=name, width=_width(name, list(rows.values())))
         for key, cells in rows.items():
             self.add_row(*(cells[name] for name in columns), key=key)
         if before is not None and str(before.folder) in self._sessions:
@@ -165,10 +165,14 @@ def _clip_names(rows: list[dict[str, Text]], room: int) -> None:
             row["session"].truncate(max(4, room // 2), overflow="ellipsis")
 
 
+def _width(name: str, rows: Sequence[Mapping[str, Text]]) -> int:
+    return max(len(name), *(row[name].cell_len for row in rows), 0)
+
+
 def _fitting_columns(rows: list[dict[str, Text]], room: int) -> list[str]:
     shown: set[str] = set()
     for name in _BY_IMPORTANCE:
-        room -= max(len(name), *(row[name].cell_len for row in rows), 0) + 2 if rows else 0
+        room -= _width(name, rows) + 2 if rows else 0
         if room < 0 and shown:
             break
         shown.add(name)

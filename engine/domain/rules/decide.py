@@ -97,7 +97,7 @@ def _pausing(state: SessionState, command: c.SetPauses | c.PauseSearch | c.Resum
         case c.PauseSearch(reason):
             if state.paused is not None or state.closed is not None:
                 raise CommandRejected(f"this session is already {'paused' if state.paused is not None else 'closed'}")
-            return (e.SessionPaused(reason or "paused by hand"),)
+            return (e.SessionPaused(reason or "by hand"),)
         case c.ResumeSearch():
             if state.paused is None:
                 raise CommandRejected("this session is not paused")

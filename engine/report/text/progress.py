@@ -9,6 +9,7 @@ from engine.domain import corroboration, hot_code, profile, queries, suite
 from engine.domain import events as e
 from engine.domain.folds import advance
 from engine.domain.model import Failure, Measurement, RaceOutcome, Verification
+from engine.domain.rules import adaptive
 from engine.domain.settings import ModelSettings
 from engine.domain.state import CallStatus, Kernel, SessionState, Stage
 from engine.report.text import races
@@ -216,8 +217,8 @@ def _idea_line(event: e.Event, state: SessionState) -> Line | None:
             return _about(f"round {number}", f" closed: {counted(len(kernels), 'kernel')}, {_depth_words(kernels)}")
         case e.IdeasProposed(number, (), True) if number > 0:
             proposer = state.opened.settings.source if state.opened else "the proposer"
-            words = f"no more ideas: {proposer} has none left, and every tunable value was tried"
-            return line(Span(words, Tone.WARN))
+            tuned = "" if adaptive.is_adaptive(state) else ", and every tunable value was tried"
+            return line(Span(f"no more ideas: {proposer} has none left{tuned}", Tone.WARN))
         case e.IdeasProposed(ideas=(idea,), from_source=False) if not idea.text.key.startswith("seed:"):
             return line(f"idea {idea.id} added: {_shortened(idea.text.title)}")
         case e.IdeasReordered(ideas):

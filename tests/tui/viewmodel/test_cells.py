@@ -84,6 +84,13 @@ def test_folding_loses_only_spaces(cells: list[Cell], room: int) -> None:
     assert all(width(part.text.rstrip()) <= room for part in parts)
 
 
+@pytest.mark.parametrize("figure", ["4 min 40 s", "803 µs,", "(2.3 s)", "2 h 05 min"])
+def test_folding_keeps_a_number_with_its_unit(figure: str) -> None:
+    shown = Line((Cell(f"34 of 34 kernels verified · active {figure}"), Cell(" · engineer")))
+    for room in range(14, 60):
+        assert any(figure in part.text for part in fold_line(shown, room, 3))
+
+
 def test_neighbours_of_one_ink_are_merged() -> None:
     assert merge_cells([Cell("a"), Cell("b"), Cell("c", Ink.STRONG)]) == (Cell("ab"), Cell("c", Ink.STRONG))
 

@@ -71,6 +71,11 @@ def test_foreign_text_is_shown_literally() -> None:
     assert "[bold red]this is not markup[/bold red] ␛[31mnor an escape" in page(Tab.LOG, "k6")
 
 
+def test_a_compiler_that_printed_nothing_says_so() -> None:
+    subject = tabs.PageSubject(STATE, replace(STATE.kernels["k12"], build_log="log"), "", lambda _: "\n")
+    assert text(tabs.page(Tab.LOG, subject, 90)).split("\n")[-1] == "  no output"
+
+
 def test_verification_shows_errors_as_a_share_of_their_limits() -> None:
     output = page(Tab.CHECKS, "k12")
     assert "9.0e-08 of 1.0e-06 (9%)" in output
@@ -85,6 +90,14 @@ def test_timing_draws_samples_and_intervals() -> None:
     assert "├●┤" in output
     assert "160 samples" in output
     assert "█" in output
+
+
+def test_timing_says_that_parent_and_incumbent_are_compared_with_the_baseline() -> None:
+    shown = page(Tab.TIMING, "k13").splitlines()
+    heading = shown.index("  other kernels over eager")
+    assert shown[heading - 1].startswith("  × ")
+    assert shown[heading + 1].startswith("  parent k7 ")
+    assert "other kernels" not in page(Tab.TIMING, "k1", state=replace(STATE, incumbent="k1"))
 
 
 def test_timing_with_missing_samples() -> None:
