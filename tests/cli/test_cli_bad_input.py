@@ -241,6 +241,18 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_problem_is_prepared
     assert ended.err.splitlines()[-1].endswith("cannot be written (Permission denied): name a writable folder")
 
 
+@pytest.mark.parametrize("place", ["folder/file", "folder/file/below"])
+def test_a_home_that_cannot_be_written_is_found_before_the_problem_is_prepared(
+    espalier: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_text("")
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path / place))
+    said = espalier("run", "softmax", "--device", "cpu", "--headless").error_line()
+    assert "the folder of sessions" in said
+    assert said.endswith("(Not a directory): restore its folder, or name another one with ESPALIER_HOME\n")
+
+
 def test_an_export_that_does_not_fit_leaves_no_part_of_a_file(home: Path, recorded: Path, tmp_path: Path) -> None:
     def small_files_only() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
