@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from engine.problem.operator_mode import OperatorMode
 
 _PRODUCTS = (
     "mm", "bmm", "addmm", "baddbmm", "convolution", "_scaled_dot_product", "scaled_dot_product", "linear", "mkldnn", "addmv",
@@ -29,14 +30,14 @@ def round_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
     return torch.where(torch.isfinite(tensor), rounded.view(torch.float32), tensor)
 
 
-class _RoundedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _RoundedProducts(OperatorMode):  # type: ignore[no-untyped-call]
     """Rounds the operands of every matrix product, convolution and attention to TF32: float32 ones, and parts of complex64."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
         name = func.overloadpacket.__name__
         if any(product in name for product in _PRODUCTS):
             args = tuple(_rounded(a) for a in args)
-        return func(*args, **(kwargs or {}))
+        return func(*args, **given)
 
 
 def _rounded(value: Any) -> Any:
