@@ -80,6 +80,7 @@ def test_bad_arguments_are_one_line(espalier: Call, home: Path, arguments: tuple
         ("blank.cu", b" \n\n", "is empty"),
         ("binary.cpp", b"\x7fELF\x02\x01\x01\x00\xff\xfe", "is not text"),
         ("zeros.cpp", b"int x;\x00", "is binary"),
+        ("wide.cpp", "int x;".encode("utf-16"), "is UTF-16 text: save it as UTF-8"),
         ("kernel.f90", b"end program", "unknown suffix '.f90'"),
         ("nothing.cpp", b"int main() { return 0; }", "no launch()"),
         ("nothing.cu", b"__global__ void k() {}", "does not say how it is launched"),
@@ -104,6 +105,12 @@ def test_files_without_a_kernel(espalier: Call, tmp_path: Path, name: str, conte
 def test_files_without_a_problem(espalier: Call, tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "problem.py").write_text(text)
     assert words in espalier("run", tmp_path / "problem.py", "--device", "cpu", "--headless").error_line()
+
+
+def test_a_problem_in_utf_16_is_named_as_such(espalier: Call, tmp_path: Path) -> None:
+    (tmp_path / "problem.py").write_text(REFERENCE.format(body="return x"), encoding="utf-16")
+    said = espalier("run", tmp_path / "problem.py", "--device", "cpu", "--headless").error_line()
+    assert said.endswith("problem.py: UTF-16 text: save it as UTF-8\n")
 
 
 def test_a_reference_that_raises_is_named_with_its_line(process: Call, home: Path, tmp_path: Path) -> None:

@@ -569,6 +569,7 @@ def test_outputs_without_elements_are_refused(tmp_path: Path) -> None:
             "torch.autograd.grad(x.sum(), x)[0]",
             "forward is called without gradients; compute them in it, under torch.enable_grad",
         ),
+        ("nn.UninitializedParameter().shape", "give lazy layers their sizes"),
         ("torch.cuda.current_stream() and x", "it needs a GPU: run it on a machine with one"),
     ],
 )

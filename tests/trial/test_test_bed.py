@@ -394,7 +394,7 @@ def test_a_right_output_equal_to_poison_is_not_reported_as_unwritten(
     at.close()
 
 
-def test_wrong_integers_that_equal_poison_by_chance_are_not_reported_as_unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_integers_that_happen_to_equal_poison_are_not_reported_as_unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(test_bed.secrets, "choice", lambda _: 0x5B)
     at = of("(x * 0).to(torch.int8)")
     at.refill(0)

@@ -151,7 +151,7 @@ class MismatchTally:
             return None
         chosen = [self._examples[place] for place in dict.fromkeys((self._first, -self._worst[1], self._last))]
         held = self._not_written
-        if _by_chance(self._output.dtype, held, self._wrong):
+        if _happens(self._output.dtype, held, self._wrong):
             held, chosen = 0, [replace(one, written=True) for one in chosen]
         counts = WrongCounts(
             self._name, self._shape, self._wrong, tuple(self._low), tuple(self._high),
@@ -226,8 +226,8 @@ def on_holdout(found: Sequence[Mismatch]) -> tuple[Mismatch, ...]:
     return tuple(replace(one, holdout=True) for one in found)
 
 
-def _by_chance(dtype: torch.dtype, held: int, wrong: int) -> bool:
-    """Whether ``held`` of the ``wrong`` elements hold the poison by chance: an integer can, where others are wrong too."""
+def _happens(dtype: torch.dtype, held: int, wrong: int) -> bool:
+    """Whether ``held`` of the ``wrong`` elements only happen to equal the poison: integers, where others are wrong too."""
     return held < wrong and not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
 
 
@@ -235,7 +235,7 @@ def unwritten(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor],
     """A message on elements of a wrong output that still hold the poison; empty if there are none.
 
     Right outputs can equal the poison (a byte of 0x5B, −1, NaN); they are not reported as unwritten. Nor are wrong integers
-    that equal it by chance.
+    that happen to equal it.
     """
     for output, reference, name in zip(outputs, expected, names, strict=True):
         if not output.numel():
@@ -250,6 +250,6 @@ def unwritten(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor],
                 first = done + int(torch.nonzero(untouched)[0]) if first < 0 else first
                 count += here
             done += mine.numel()
-        if count and not _by_chance(output.dtype, count, wrong):
+        if count and not _happens(output.dtype, count, wrong):
             return f"{name}: {count} of {output.numel()} elements not written, the first at {first}"
     return ""
