@@ -41,11 +41,20 @@ class _RoundedProducts(OperatorMode):  # type: ignore[no-untyped-call]
 
 
 def _rounded(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.layout != torch.strided:
+        return _with_rounded_values(value) if value.dtype in (torch.float32, torch.complex64) else value
     if isinstance(value, torch.Tensor) and value.dtype == torch.float32:
         return round_to_tf32(value)
     if isinstance(value, torch.Tensor) and value.dtype == torch.complex64:
         return torch.complex(round_to_tf32(value.real), round_to_tf32(value.imag))
     return value
+
+
+def _with_rounded_values(sparse: torch.Tensor) -> torch.Tensor:
+    made = sparse.clone()
+    values = made._values() if made.layout == torch.sparse_coo else made.values()
+    values.copy_(_rounded(values))
+    return made
 
 
 @contextmanager
