@@ -35,6 +35,11 @@ _SUFFIX = {"module": ".py", **_FORMATS, "report": ".html", "bundle": bundle.SUFF
     kind: f".{kind}.jsonl" if kind != "jsonl" else ".jsonl" for kind in _TRAINING
 }
 _MARKDOWN = (".md", ".markdown")
+_ENDINGS = {
+    (".py",): ("module", "kernelbench", "kernelbot"), (".html", *_MARKDOWN): ("report",), bundle.SUFFIXES: ("bundle",),
+    (".json",): ("json", "sol"), (".jsonl",): ("jsonl", "sft", "pairs"),
+}  # fmt: skip
+"""How files of a format are named. Any other ending fits every format but a bundle."""
 _REWARDS = ", ".join(f"{kind.value} {value:g}" for kind, value in rewards.FAILURES.items())
 _HELP = f"""Write a result of SESSION as a file.
 
@@ -90,6 +95,8 @@ def export(
     as_json: bool,
 ) -> None:
     """See ``_HELP``."""
+    if output is not None:
+        _require_fitting_name(output, kind)
     folders = [store.resolve(session) for session in dict.fromkeys(sessions)]
     rows: int | None = None
     kept: Kernel | None = None
@@ -113,6 +120,15 @@ def export(
         raise CommandExit(
             DOUBTED, f"the time of {kept.id} is no result ({outcome(kept)}): {doubts}; {target} says so at its top"
         )
+
+
+def _require_fitting_name(output: Path, kind: str) -> None:
+    """Raises ProblemError if the file is named as one of another format: other programs would not read it."""
+    for endings, kinds in _ENDINGS.items():
+        if output.name.lower().endswith(endings) and kind not in kinds:
+            raise ProblemError(
+                f"{output} ends as a {kinds[0]} does: add --format {kinds[0]}, or name a file that ends in {_SUFFIX[kind]}"
+            )
 
 
 def _corroboration_fields(kernel: Kernel) -> dict[str, object]:

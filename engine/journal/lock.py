@@ -21,7 +21,9 @@ from engine.journal.shipped import is_shipped
 NAME = "lock"
 _PROBES, _PROBE_SECONDS = 2, 0.005
 """How often and for how long the lock is tried again, before the session counts as written by another process."""
-_SESSION = "session"
+SESSION = "session"
+SESSIONS = "the folder of sessions"
+"""What an error says cannot be written."""
 _JOURNAL = "journal.jsonl"
 
 
@@ -64,6 +66,18 @@ def require_writable(folder: Path) -> None:
     WriterLock(folder).release()
 
 
+def require_creatable(folder: Path, what: str = SESSION) -> None:
+    """Raise JournalUnwritable if files could not be made in this folder, which need not exist yet. Creates nothing."""
+    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(one))
+    if not os.path.isdir(there):
+        number = errno.ENOTDIR
+    elif os.access(there, os.W_OK | os.X_OK):
+        return
+    else:
+        number = errno.EROFS if os.statvfs(there).f_flag & os.ST_RDONLY else errno.EACCES
+    raise unwritable_error(folder, OSError(number, os.strerror(number)), what)
+
+
 def is_written(folder: Path) -> bool:
     """Whether a process holds the session's lock: it runs the session. Changes nothing."""
     try:
@@ -92,14 +106,15 @@ def _take(handle: int) -> None:
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def unwritable_error(place: Path, error: OSError, what: str = _SESSION) -> JournalUnwritable:
+def unwritable_error(place: Path, error: OSError, what: str = SESSION) -> JournalUnwritable:
     """The error for a failed write to ``place``, with advice."""
+    how = " with ESPALIER_HOME" if what == SESSIONS else ""
     match error:
         case FileNotFoundError() | NotADirectoryError():
-            advice = "restore its folder, or name another one"
+            advice = f"restore its folder, or name another one{how}"
         case PermissionError() | OSError(errno=errno.EROFS):
-            copied = what == _SESSION and os.path.exists(place)
-            advice = "copy it to a writable folder, and use the copy" if copied else "name a writable folder"
+            copied = what == SESSION and os.path.exists(place)
+            advice = "copy it to a writable folder, and use the copy" if copied else f"name a writable folder{how}"
         case IsADirectoryError() | OSError(errno=errno.EINVAL, filename=str()):
             advice = f"move {error.filename} away: a file belongs there"
         case _:

@@ -24,7 +24,7 @@ from engine.journal import journal, trust_records
 from engine.journal.blobs import FOLDER as BLOBS
 from engine.journal.inbox import FOLDER as INBOX
 from engine.journal.lock import NAME as LOCK
-from engine.journal.lock import WriterLock, unwritable_error
+from engine.journal.lock import SESSIONS, WriterLock, unwritable_error
 from engine.journal.shipped import is_shipped, shipped_folder
 from engine.journal.user_folders import sessions_root
 
@@ -98,7 +98,7 @@ def new_folder(problem: str) -> Path:
             else:
                 return folder
     except OSError as error:
-        raise unwritable_error(root, error, "the folder of sessions") from error
+        raise unwritable_error(root, error, SESSIONS) from error
 
 
 def short_name(folder: Path) -> str:

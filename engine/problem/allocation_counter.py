@@ -6,14 +6,14 @@ Works on fake tensors too, where nothing is allocated. The workspace inside an o
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from engine.problem.operator_mode import OperatorMode
 from engine.problem.precision import cast, float64_arithmetic
 from engine.problem.values import is_dense, map_arguments, tensors
 
@@ -31,7 +31,7 @@ class ForwardMemory:
     """In float64."""
 
 
-class AllocationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class AllocationCounter(OperatorMode):  # type: ignore[no-untyped-call]
     """Counts memory that operators within return, and that is still in use. ``peak``: the most at a time, in bytes."""
 
     def __init__(self) -> None:
@@ -40,14 +40,7 @@ class AllocationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._in_use: dict[int, int] = {}
         self._total = 0
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[object] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        given = dict(kwargs or {})
+    def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
         operands = {place_of(t) for t in tensors([*args, *given.values()])}
         found = func(*args, **given)
         for tensor in tensors([found]):

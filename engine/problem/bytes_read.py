@@ -7,13 +7,13 @@ kernel impossible. Works on fake tensors too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.problem.allocation_counter import place_of
+from engine.problem.operator_mode import OperatorMode
 from engine.problem.values import tensors
 
 _PICKS = frozenset({"embedding", "index", "index_select", "gather", "take"})
@@ -27,21 +27,14 @@ _LOSSES = ("nll_loss_forward", "nll_loss2d_forward")
 """They read one element of their first tensor for each target."""
 
 
-class ReadCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class ReadCounter(OperatorMode):  # type: ignore[no-untyped-call]
     """Counts what the operators within access of each tensor's memory; views access nothing."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._accessed: Counter[int] = Counter()
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[object] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        given = dict(kwargs or {})
+    def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
         out = func(*args, **given)
         if func.namespace == _QUERIES or func._overloadpacket.__name__.startswith(_SIZES):
             return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -219,6 +220,8 @@ def _read(path: Path) -> str:
         raise ProblemError(f"{path}: cannot read the file ({_reason(error)}): check its permissions") from error
     if len(data) > _LARGEST_FILE:
         raise ProblemError(f"{path}: larger than 1 MiB: too large for a reference")
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ProblemError(f"{path}: UTF-16 text: save it as UTF-8")
     if b"\0" in data:
         raise ProblemError(f"{path}: a binary file: a problem is Python text in KernelBench's format")
     try:

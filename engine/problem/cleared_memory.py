@@ -6,23 +6,22 @@ again from their seed differ then, or hold what the forward is about to write, s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from engine.problem.operator_mode import OperatorMode
 
 _aten = torch.ops.aten
 _UNINITIALISED = frozenset({_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided})
 
 
-class ClearedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class ClearedMemory(OperatorMode):  # type: ignore[no-untyped-call]
     """``torch.empty`` and its like return zeros."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> object:
-        made = func(*args, **(kwargs or {}))
+    def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
+        made = func(*args, **given)
         if getattr(func, "overloadpacket", None) in _UNINITIALISED and made.device.type != "meta":
             made.zero_()
         return made

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from engine.problem.operator_mode import OperatorMode
 
 LEAST = 1 << 20
 """Elements from which a tensor is drawn on the device."""
@@ -24,17 +25,14 @@ _FILLS = frozenset({_aten.uniform_.default, _aten.normal_.default})
 _MAKES: Mapping[object, Callable[..., Tensor]] = {_aten.rand.default: Tensor.uniform_, _aten.randn.default: Tensor.normal_}
 
 
-class _LargeDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _LargeDraws(OperatorMode):  # type: ignore[no-untyped-call]
     """``uniform_``, ``normal_``, ``rand`` and ``randn`` of large CPU tensors, without a generator of the caller's."""
 
     def __init__(self, device: torch.device, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._generator = torch.Generator(device).manual_seed(seed % _SEEDS)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> object:
-        given = dict(kwargs or {})
+    def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
         if func in _FILLS and given.get("generator") is None and self._takes(args[0]):
             drawn = torch.empty(args[0].shape, dtype=args[0].dtype, device=self._generator.device)
             return args[0].copy_(func(drawn, *args[1:], **{**given, "generator": self._generator}))

@@ -241,6 +241,8 @@ def _remedy(error: BaseException, reason: str) -> str:
         return "install it, or copy the code into the file"
     if "does not require grad" in reason:
         return "forward is called without gradients; compute them in it, under torch.enable_grad()"
+    if "uninitialized parameter" in reason:
+        return "give lazy layers their sizes (nn.Linear for nn.LazyLinear): kernels get their parameters before a call"
     if asks_for_gpu(reason):
         return "it needs a GPU: run it on a machine with one"
     return "correct the reference or the workload's settings"

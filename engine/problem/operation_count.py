@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from engine.problem.operator_mode import OperatorMode
 from engine.problem.values import tensors
 from engine.problem.vector_operations import vector_operations
 
@@ -63,7 +63,7 @@ def _is_integer_pow(func: Any, args: Sequence[object]) -> bool:
     return isinstance(exponent, int | float) and exponent >= 0 and float(exponent).is_integer()
 
 
-class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OperationCounter(OperatorMode):  # type: ignore[no-untyped-call]
     """Counts the operators that run within: ``operators`` and ``families`` seen, and ``operations`` by (family, unit)."""
 
     def __init__(self, device: torch.device) -> None:
@@ -73,14 +73,7 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.families: set[str] = set()
         self.operations: Counter[tuple[str, str]] = Counter()
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[object] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        given = dict(kwargs or {})
+    def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
         out = func(*args, **given)
         packet = func._overloadpacket
         name = family(packet.__name__)

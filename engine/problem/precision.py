@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.problem import batched_convolution
 from engine.problem.loading import plain_tensors
+from engine.problem.operator_mode import OperatorMode
 
 _NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _NARROW_COMPLEX = frozenset({torch.complex64, torch.complex32})
@@ -84,7 +84,7 @@ def _type_in(dtype: torch.dtype, tensor: Tensor) -> torch.dtype:
     return dtype if tensor.is_floating_point() else tensor.dtype
 
 
-class _InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _InFloat64(OperatorMode):  # type: ignore[no-untyped-call]
     """Operators with a ``dtype`` of float32 or narrower return float64 instead, and complex128 instead of narrower complex
     numbers. On a GPU torch's own convolutions run.
 
@@ -92,14 +92,7 @@ class _InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
     torch's fail, for lack of memory for example, cuDNN's run. Batches of many small samples: see ``batched_convolution``.
     """
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        given = dict(kwargs or {})
+    def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
         if (wanted := given.get("dtype")) in _NARROW or wanted in _NARROW_COMPLEX:
             given["dtype"] = torch.float64 if wanted in _NARROW else torch.complex128
         if func is torch.ops.aten.convolution.default and args[0].is_cuda:

@@ -6,7 +6,6 @@ Rejects bad input before it creates a session's folder. Decides nothing about th
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import platform
 import shutil
@@ -35,7 +34,8 @@ from engine.ideas.proposer import Proposer
 from engine.ideas.recall import Recall, recorded_replies
 from engine.journal import store
 from engine.journal.blobs import Blobs
-from engine.journal.lock import require_writable, unwritable_error
+from engine.journal.lock import SESSIONS, require_creatable, require_writable
+from engine.journal.user_folders import sessions_root
 from engine.problem import catalog
 from engine.sandbox.trial_sandbox import find_judge_reason
 from engine.session import priors, trust
@@ -391,9 +391,8 @@ def _recorded_replies(settings: Settings) -> Recall | None:
 def _check_new(folder: Path | None) -> None:
     """Before anything expensive: the folder of a new session holds none, and can be written."""
     if folder is None:
+        require_creatable(sessions_root(), SESSIONS)
         return
-    there = next((one for one in (folder, *folder.absolute().parents) if os.path.isdir(one)), None)
-    if there is not None and not os.access(there, os.W_OK | os.X_OK):
-        raise unwritable_error(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    require_creatable(folder)
     if store.is_session(folder):
         raise JournalError(f"{folder} already holds a session: resume it with `espalier open {folder}`, or name another folder")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,8 @@ def _decode(data: bytes, name: str) -> str:
         raise KernelCodeError(f"kernel file {name} is larger than 1 MiB: is it source code?")
     if not data.strip():
         raise KernelCodeError(f"kernel file {name} is empty: `espalier scaffold PROBLEM` writes one to start from")
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise KernelCodeError(f"kernel file {name} is UTF-16 text: save it as UTF-8")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

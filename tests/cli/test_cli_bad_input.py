@@ -80,6 +80,7 @@ def test_bad_arguments_are_one_line(espalier: Call, home: Path, arguments: tuple
         ("blank.cu", b" \n\n", "is empty"),
         ("binary.cpp", b"\x7fELF\x02\x01\x01\x00\xff\xfe", "is not text"),
         ("zeros.cpp", b"int x;\x00", "is binary"),
+        ("wide.cpp", "int x;".encode("utf-16"), "is UTF-16 text: save it as UTF-8"),
         ("kernel.f90", b"end program", "unknown suffix '.f90'"),
         ("nothing.cpp", b"int main() { return 0; }", "no launch()"),
         ("nothing.cu", b"__global__ void k() {}", "does not say how it is launched"),
@@ -104,6 +105,12 @@ def test_files_without_a_kernel(espalier: Call, tmp_path: Path, name: str, conte
 def test_files_without_a_problem(espalier: Call, tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "problem.py").write_text(text)
     assert words in espalier("run", tmp_path / "problem.py", "--device", "cpu", "--headless").error_line()
+
+
+def test_a_problem_in_utf_16_is_named_as_such(espalier: Call, tmp_path: Path) -> None:
+    (tmp_path / "problem.py").write_text(REFERENCE.format(body="return x"), encoding="utf-16")
+    said = espalier("run", tmp_path / "problem.py", "--device", "cpu", "--headless").error_line()
+    assert said.endswith("problem.py: UTF-16 text: save it as UTF-8\n")
 
 
 def test_a_reference_that_raises_is_named_with_its_line(process: Call, home: Path, tmp_path: Path) -> None:
@@ -239,6 +246,18 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_problem_is_prepared
     assert ended.status == 2
     assert "waiting" not in ended.err
     assert ended.err.splitlines()[-1].endswith("cannot be written (Permission denied): name a writable folder")
+
+
+@pytest.mark.parametrize("place", ["folder/file", "folder/file/below"])
+def test_a_home_that_cannot_be_written_is_found_before_the_problem_is_prepared(
+    espalier: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_text("")
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path / place))
+    said = espalier("run", "softmax", "--device", "cpu", "--headless").error_line()
+    assert "the folder of sessions" in said
+    assert said.endswith("(Not a directory): restore its folder, or name another one with ESPALIER_HOME\n")
 
 
 def test_an_export_that_does_not_fit_leaves_no_part_of_a_file(home: Path, recorded: Path, tmp_path: Path) -> None:

@@ -35,6 +35,23 @@ def test_a_report_is_a_page_or_markdown_by_the_name_of_its_file(espalier: Call, 
 
 
 @pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        ("module", "page.html", "ends as a report does: add --format report, or name a file that ends in .py"),
+        ("module", "search.tar.gz", "ends as a bundle does: add --format bundle, or name a file that ends in .py"),
+        ("report", "best.py", "ends as a module does: add --format module, or name a file that ends in .html"),
+        ("json", "rows.jsonl", "ends as a jsonl does: add --format jsonl, or name a file that ends in .json"),
+    ],
+)
+def test_a_file_that_ends_as_another_format_is_refused(
+    espalier: Call, recorded: Path, here: Path, kind: str, name: str, words: str
+) -> None:
+    said = espalier("export", "scripted", "--format", kind, "-o", name).error_line()
+    assert said == f"espalier: {name} {words}\n"
+    assert not (here / name).exists()
+
+
+@pytest.mark.parametrize(
     ("kind", "name"), [("sft", "scripted.sft.jsonl"), ("pairs", "scripted.pairs.jsonl"), ("jsonl", "scripted.jsonl")]
 )
 def test_training_data_is_json_lines(espalier: Call, recorded: Path, here: Path, kind: str, name: str) -> None:

@@ -569,6 +569,7 @@ def test_outputs_without_elements_are_refused(tmp_path: Path) -> None:
             "torch.autograd.grad(x.sum(), x)[0]",
             "forward is called without gradients; compute them in it, under torch.enable_grad",
         ),
+        ("nn.UninitializedParameter().shape", "give lazy layers their sizes"),
         ("torch.cuda.current_stream() and x", "it needs a GPU: run it on a machine with one"),
     ],
 )
@@ -612,3 +613,29 @@ def test_a_forward_may_count_its_calls(tmp_path: Path) -> None:
     found = made(tmp_path, COUNTS.format(factor="2"))
     inputs = found.inputs(0)
     assert torch.equal(found.call(found.model(0), inputs)[0], inputs[0] * 2)
+
+
+HIGHER = {
+    "cond": ("torch.cond(x.sum() > 0, lambda a: a @ a.T, lambda a: a @ a, (x,))", 2 * 4**3),
+    "while_loop": (
+        "torch._higher_order_ops.while_loop("
+        "lambda i, y: i < 3, lambda i, y: (i + 1, y @ y.T), (torch.zeros((), dtype=torch.int64), x))[1]",
+        3 * 2 * 4**3,
+    ),
+    "flex_attention": ("flex_attention(x[None, None], x[None, None], x[None, None])", 2 * 2 * 4**3),
+}
+
+
+@pytest.mark.parametrize("name", HIGHER)
+def test_operators_of_higher_order_are_counted_and_widened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")  # as for the judge
+    expression, operations = HIGHER[name]
+    head = HEAD + "from torch.nn.attention.flex_attention import flex_attention\n"
+    text = head + MODEL.replace("x * 2", expression) + INPUTS.replace("randn(dim)", "randn(dim, dim)") + INIT
+    reference = made(tmp_path, text)
+    assert reference.signature().operations == operations
+    inputs, model = reference.inputs(1), reference.model(1)
+    (right,) = reference.call(model, inputs)
+    (exact,) = reference.exact_of(model, lambda: inputs).outputs
+    assert exact.dtype == torch.float64
+    assert torch.allclose(exact.float(), right, atol=1e-4)

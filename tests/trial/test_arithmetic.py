@@ -65,3 +65,11 @@ def test_the_tf32_switches_are_restored() -> None:
     with pytest.raises(ZeroDivisionError), arithmetic.tf32_allowed(not before[0]):
         raise ZeroDivisionError
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_the_values_of_sparse_factors_are_rounded(layout: torch.layout) -> None:
+    dense = torch.tensor([[1 + 2.0**-12, 0.0], [0.0, 3.0]])
+    with arithmetic._RoundedProducts():  # type: ignore[no-untyped-call]
+        found = torch.mm(dense.to_sparse(layout=layout), torch.eye(2))
+    assert found.tolist() == [[1.0, 0.0], [0.0, 3.0]]

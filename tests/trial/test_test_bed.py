@@ -15,6 +15,7 @@ import torch
 from trial.ground import tiny
 
 from engine.domain.memory_plan import ROOMY
+from engine.domain.mismatch import Pattern
 from engine.domain.model import Problem, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
@@ -390,6 +391,22 @@ def test_a_right_output_equal_to_poison_is_not_reported_as_unwritten(
     assert at.check(0).ruling.passed
     at.outputs(0)[0][3] = 1
     assert "1 of 8 elements differ" in at.check(0).ruling.errors.flaw
+    at.close()
+
+
+def test_wrong_integers_that_happen_to_equal_poison_are_not_reported_as_unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_bed.secrets, "choice", lambda _: 0x5B)
+    at = of("(x * 0).to(torch.int8)")
+    at.refill(0)
+    at.poison(0)
+    at.outputs(0)[0].copy_(torch.arange(0x58, 0x60))
+    found = at.check(0).ruling
+    assert "8 of 8 elements differ" in found.errors.flaw
+    assert found.evidence[0].observations[0].kind is not Pattern.NOT_WRITTEN
+    assert all(example.written for example in found.evidence[0].examples)
+    at.outputs(0)[0].copy_(at.expected(0)[0])
+    at.outputs(0)[0][2:4] = 0x5B
+    assert at.check(0).ruling.errors.flaw == "out: 2 of 8 elements not written, the first at 2"
     at.close()
 
 

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from engine.problem.operator_mode import OperatorMode
 
 _PRODUCTS = (
     "mm", "bmm", "addmm", "baddbmm", "convolution", "_scaled_dot_product", "scaled_dot_product", "linear", "mkldnn", "addmv",
@@ -29,22 +30,31 @@ def round_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
     return torch.where(torch.isfinite(tensor), rounded.view(torch.float32), tensor)
 
 
-class _RoundedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _RoundedProducts(OperatorMode):  # type: ignore[no-untyped-call]
     """Rounds the operands of every matrix product, convolution and attention to TF32: float32 ones, and parts of complex64."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
         name = func.overloadpacket.__name__
         if any(product in name for product in _PRODUCTS):
             args = tuple(_rounded(a) for a in args)
-        return func(*args, **(kwargs or {}))
+        return func(*args, **given)
 
 
 def _rounded(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.layout != torch.strided:
+        return _with_rounded_values(value) if value.dtype in (torch.float32, torch.complex64) else value
     if isinstance(value, torch.Tensor) and value.dtype == torch.float32:
         return round_to_tf32(value)
     if isinstance(value, torch.Tensor) and value.dtype == torch.complex64:
         return torch.complex(round_to_tf32(value.real), round_to_tf32(value.imag))
     return value
+
+
+def _with_rounded_values(sparse: torch.Tensor) -> torch.Tensor:
+    made = sparse.clone()
+    values = made._values() if made.layout == torch.sparse_coo else made.values()
+    values.copy_(_rounded(values))
+    return made
 
 
 @contextmanager

@@ -149,16 +149,18 @@ class MismatchTally:
         """The evidence; ``None`` if no element is wrong. ``like``: a precision class whose arithmetic errs as much."""
         if not self._wrong:
             return None
+        chosen = [self._examples[place] for place in dict.fromkeys((self._first, -self._worst[1], self._last))]
+        held = self._not_written
+        if _happens(self._output.dtype, held, self._wrong):
+            held, chosen = 0, [replace(one, written=True) for one in chosen]
         counts = WrongCounts(
             self._name, self._shape, self._wrong, tuple(self._low), tuple(self._high),
             tuple(r.tolist() for r in self._residues[:-1]), self._first, self._last, self._residues[-1].tolist(),
-            self._not_written, self._not_finite, self._finite, self._sums, self._sampled, self._swapped, self._shifted, like,
+            held, self._not_finite, self._finite, self._sums, self._sampled, self._swapped, self._shifted, like,
         )  # fmt: skip
-        chosen = dict.fromkeys((self._first, -self._worst[1], self._last))
         return Mismatch(
-            self._name, self._shape, self._wrong, self._values.numel(), self._limit, observations(counts),
-            tuple(self._examples[place] for place in chosen),
-        )  # fmt: skip
+            self._name, self._shape, self._wrong, self._values.numel(), self._limit, observations(counts), tuple(chosen)
+        )
 
 
 def evidence(
@@ -224,23 +226,30 @@ def on_holdout(found: Sequence[Mismatch]) -> tuple[Mismatch, ...]:
     return tuple(replace(one, holdout=True) for one in found)
 
 
+def _happens(dtype: torch.dtype, held: int, wrong: int) -> bool:
+    """Whether ``held`` of the ``wrong`` elements only happen to equal the poison: integers, where others are wrong too."""
+    return held < wrong and not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+
+
 def unwritten(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], names: Sequence[str], poison: int) -> str:
     """A message on elements of a wrong output that still hold the poison; empty if there are none.
 
-    Right outputs can equal the poison (a byte of 0x5B, −1, NaN); they are not reported as unwritten.
+    Right outputs can equal the poison (a byte of 0x5B, −1, NaN); they are not reported as unwritten. Nor are wrong integers
+    that happen to equal it.
     """
     for output, reference, name in zip(outputs, expected, names, strict=True):
         if not output.numel():
             continue
-        count, first, done = 0, -1, 0
+        count, wrong, first, done = 0, 0, -1, 0
         for mine, wide in in_blocks(output, reference):
             right = wide.to(mine.dtype)
-            untouched = (as_rows_of_bytes(mine) == poison).all(dim=1)
-            untouched &= (as_rows_of_bytes(mine) != as_rows_of_bytes(right)).any(dim=1) & ~(mine.isnan() & right.isnan())
+            differs = (as_rows_of_bytes(mine) != as_rows_of_bytes(right)).any(dim=1) & ~(mine.isnan() & right.isnan())
+            untouched = (as_rows_of_bytes(mine) == poison).all(dim=1) & differs
+            wrong += int(differs.sum())
             if here := int(untouched.sum()):
                 first = done + int(torch.nonzero(untouched)[0]) if first < 0 else first
                 count += here
             done += mine.numel()
-        if count:
+        if count and not _happens(output.dtype, count, wrong):
             return f"{name}: {count} of {output.numel()} elements not written, the first at {first}"
     return ""

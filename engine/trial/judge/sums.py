@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from engine.problem.operator_mode import OperatorMode
 from engine.trial.judge.arithmetic import round_to_tf32, tf32_allowed
 
 Outputs = Sequence[torch.Tensor]
@@ -64,7 +64,7 @@ def _with_sums(
         yield outputs
 
 
-class _Sums(TorchDispatchMode):
+class _Sums(OperatorMode):
     """Replaces the sums of one type. Products are left alone: libraries also accumulate them in long loops."""
 
     def __init__(self, add: Adding, dtype: torch.dtype, *, accumulates: bool) -> None:
@@ -74,9 +74,8 @@ class _Sums(TorchDispatchMode):
         self.any = False
         """Whether there was one."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        options = kwargs or {}
-        stays = all(options.get(name) in (None, self._dtype) for name in ("dtype", "output_dtype"))
+    def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
+        stays = all(given.get(name) in (None, self._dtype) for name in ("dtype", "output_dtype"))
         if args and isinstance(args[0], torch.Tensor) and args[0].dtype is self._dtype and stays:
             if func in _SUMS:
                 return self._sum(*args)
@@ -90,8 +89,8 @@ class _Sums(TorchDispatchMode):
 
                 if func in decomposition_table:
                     with self:
-                        return decomposition_table[func](*args, **options)
-        return func(*args, **options)
+                        return decomposition_table[func](*args, **given)
+        return func(*args, **given)
 
     def _sum(self, tensor: torch.Tensor, dims: Dims | None = None, keepdim: bool = False) -> torch.Tensor:
         if not tensor.dim():

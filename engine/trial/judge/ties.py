@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from engine.problem.operator_mode import OperatorMode
 from engine.problem.values import tensors
 
 _ALL_DIFFERENT = frozenset({"topk", "sort", "argsort"})
@@ -45,7 +45,7 @@ class IndexSource:
     all_different: bool
 
 
-class IndexTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class IndexTrace(OperatorMode):  # type: ignore[no-untyped-call]
     """Records the operators that return indices. ``consumed``: whether a later operator computes with one."""
 
     def __init__(self) -> None:
@@ -55,14 +55,7 @@ class IndexTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._indices: set[int] = set()
         self._alive: list[torch.Tensor] = []
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> object:
-        given = dict(kwargs or {})
+    def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
         found = func(*args, **given)
         name = func._overloadpacket.__name__.rstrip("_")
         if any(_place(t) in self._indices for t in tensors([*args, *given.values()])):
