@@ -17,7 +17,7 @@ from engine.problem.operation_count import family
 from engine.problem.reference import Reference
 from engine.trial.judge import calibration
 from engine.trial.judge.calibration import Calibration, calibrate
-from engine.trial.judge.cases import ReferenceOnCase, default_class, make_case, output_dtype, output_names
+from engine.trial.judge.cases import Case, ReferenceOnCase, default_class, make_case, output_dtype, output_names
 from engine.trial.judge.correctness_check import describe_check, try_trivial_models
 from engine.trial.judge.perturbations import OWN, SPECIAL, WIDE_ONLY
 
@@ -433,6 +433,22 @@ def test_where_float64_is_missing_another_order_of_summation_is_right(tmp_path: 
     assert passes(total - total.mean())
     assert not passes(total - parts[0] - (total - parts[0]).mean())
     assert not passes(case.expected[0] * 1.1)
+
+
+@pytest.mark.parametrize(("expression", "cases"), [("x * 2", 2), ("100 + x / 1000", 8)])
+def test_where_outputs_differ_by_little_more_than_rounding_more_cases_are_tried(
+    tmp_path: Path, expression: str, cases: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What TF32 did to a logarithm of sums depended on the weights: a model was refused against itself, 20 × over its limit."""
+    drawn: list[str] = []
+
+    def counted(reference: Reference, distribution: str) -> Case:
+        drawn.append(distribution)
+        return make_case(reference, distribution)
+
+    monkeypatch.setattr(calibration, "make_case", counted)
+    calibrate(returning(tmp_path, expression), "class")
+    assert drawn.count(OWN) == cases
 
 
 def test_large_inputs_have_common_limits() -> None:

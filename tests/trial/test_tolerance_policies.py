@@ -160,7 +160,7 @@ class Unasked:
 @pytest.mark.parametrize("distribution", [OWN, "x64"])
 @pytest.mark.parametrize(
     ("case_reference", "error", "passes"),
-    [(2e-2, 0.19, True), (2e-2, 0.21, False), (3e-2, 0.1, None), (0.0, 1e-3, False)],
+    [(2e-2, 0.19, True), (2e-2, 0.21, False), (3e-2, 0.1, None), (3e-2, 0.4, None), (0.0, 1e-3, False)],
 )
 def test_the_reference_error_on_the_same_case_is_allowed_within_limits(
     distribution: str, case_reference: float, error: float, passes: bool | None
@@ -181,6 +181,7 @@ def test_the_reference_error_on_the_same_case_is_allowed_within_limits(
 
     ruling = policy.rule([(exact * (1 + error)).float()], [exact], ["out"], distribution, Asked())
     assert ruling.passed is passes
+    assert (ruling.own_errors is not None) == (case_reference == 3e-2 and error < 0.3 and distribution == OWN)
     assert asked == [(PrecisionClass.FP32,)]
     assert not passes or policy.label(ruling.errors, OWN) is PrecisionClass.FP32
 

@@ -135,6 +135,12 @@ def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> N
     if not findings.ruling.passed:
         on = "" if distribution == "own" else f" on perturbed inputs ({distribution})"
         what = errors.flaw or _beyond(errors, findings.ruling.limit)
+        if (own := findings.ruling.own_errors) is not None:
+            raise TrialFailed(
+                FailureKind.REJECTED,
+                f"call {tally.trials}{on} cannot be judged: {what}; the reference's own arithmetic errs by {own.rel_fro:.2e} "
+                "here, because its outputs differ by little more than rounding: give it inputs that spread them",
+            )
         evidence = tuple(replace(one, inputs=distribution, call=tally.trials) for one in findings.ruling.evidence)
         raise TrialFailed(FailureKind.MISMATCH, f"call {tally.trials}{on}: {what}", evidence=evidence)
 
