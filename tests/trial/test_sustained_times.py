@@ -170,16 +170,19 @@ def test_what_drawing_inputs_costs_every_contestant_is_no_doubt() -> None:
     assert "reuse" in s.skipped_work([replace(p, turns={**p.turns, KERNEL: [fast_kernel] * 2}) for p in slow])
 
 
-@pytest.mark.parametrize(("fresh_us", "found"), [(90.0, ""), (390.0, "not corroborated"), (500.0, "reuse")])
-def test_a_machine_whose_first_calls_are_slow_is_no_evidence_of_reuse(fresh_us: float, found: str) -> None:
-    """Where the baseline's burst on fresh inputs, too, took 2.9 ms longer, an honest kernel of 32 µs was quarantined."""
-    kernel = [replace(turn(32.0, 32.0), late=burst(fresh_us, 8))] * 2
-    eager = [replace(turn(30.0), late=burst(30.0 + 2900 / 8, 8))] * 2
+@pytest.mark.parametrize(
+    ("fresh_us", "again_us", "found"),
+    [(45.0, 32.0, ""), (376.0, 370.0, "not corroborated"), (376.0, 32.0, "reuse"), (376.0, 200.0, "reuse")],
+)
+def test_a_machine_whose_first_calls_are_slow_is_no_evidence_of_reuse(fresh_us: float, again_us: float, found: str) -> None:
+    """KernelBench's fuse_gelu was quarantined on an H200: after a pause its calls took 376 µs, back to back 32."""
+    kernel = [replace(turn(32.0, 32.0), late=burst(fresh_us, 8), again=burst(again_us, 8))] * 2
+    eager = [replace(turn(30.0), late=burst(40.0, 8))] * 2
     slow = [s.SustainedPair({KERNEL: kernel, "eager": eager}, 2.0, on_gpu=True)] * 3
     doubt = s.skipped_work(slow)
     assert found in doubt
     assert bool(doubt) == bool(found)
-    assert not s.skipped_work(slow, sure=True)
+    assert bool(s.skipped_work(slow, sure=True)) == (again_us < 100 < fresh_us)
 
 
 def test_cold_caches_on_fresh_inputs_are_no_doubt() -> None:

@@ -101,8 +101,9 @@ class SustainedTrial:
             return ContestantTurn(fresh, counted, len(before), settled)
         found = [self._again(runner, first, calls, before[-1].wall_us, judged and n == wanted) for n in range(1, wanted + 1)]
         late = self._fresh(runner, first, few, judged=judged) if last else None
+        again = self._seen(runner, first, few) if last and judged else None
         readings = tuple(reading for _, reading in found if reading is not None)
-        return ContestantTurn(fresh, tuple(burst for burst, _ in found), len(before), settled, readings, late)
+        return ContestantTurn(fresh, tuple(burst for burst, _ in found), len(before), settled, readings, late, again)
 
     def _fresh(self, runner: RunnerClient, first: int, calls: int, *, judged: bool) -> Burst:
         """Calls on inputs that the process has not seen, of which one is checked. Raises TrialFailed.
@@ -116,6 +117,12 @@ class SustainedTrial:
         self._poison(self._slots(first, calls) if judged else ())
         burst, _ = self._burst(runner, first, calls, checked=judged)
         return burst
+
+    def _seen(self, runner: RunnerClient, first: int, calls: int) -> Burst:
+        """The calls of the burst before on the same inputs, which are copied to lent memory again."""
+        self._release_again(first, calls)
+        self._poison(self._slots(first, calls))
+        return self._burst(runner, first, calls)[0]
 
     def _poison(self, slots: Iterable[int]) -> None:
         for slot in slots:

@@ -2,7 +2,7 @@
 
 A *burst* is one order for many calls. A *turn* is one contestant's bursts: one on inputs that its process has not seen, then
 until the time of a call has settled, then those that count. On a CPU each of these has inputs of its own; on a GPU they come
-back, and in the last turn there is one more burst on inputs drawn again. Each contestant has two turns in a process pair,
+back, and in the last turn there is one more burst on inputs drawn again, and of a kernel the same once more on these. Each contestant has two turns in a process pair,
 A-B-B-A. A burst lasts many times as long as an order and its reply take, so that the judge's clock needs no help of the
 runner's.
 """
@@ -121,6 +121,8 @@ class ContestantTurn:
     readings: tuple[UnderLoad, ...] = ()
     late: Burst | None = None
     """On inputs drawn again after the counted bursts, at the clock that those have left."""
+    again: Burst | None = None
+    """The same once more on the same inputs: what calls take after a pause where results could be reused."""
 
     @property
     def call_us(self) -> float:
@@ -181,8 +183,9 @@ def skipped_work(pairs: Sequence[SustainedPair], *, sure: bool = False) -> str:
 
     On a CPU no call that counts is on inputs seen before. On a GPU calls of a burst come back to the same inputs, and a kernel
     could then reuse what it has computed. A burst on fresh inputs is short, and may pay for a change of the device's context:
-    as much as the other contestants' bursts do is allowed, within limits. Beyond these it is no evidence, but nothing is
-    corroborated. ``sure``: only what noise cannot explain.
+    as much as the other contestants' bursts do is allowed, within limits. Where the same burst once more, on the same inputs,
+    takes as long, the pause explains it: that is no evidence, but nothing is corroborated, because a kernel that reuses results
+    in long bursts only would look like this. ``sure``: only what noise cannot explain.
     """
     if not pairs[0].on_gpu:
         undisturbed = sure or any(pair.calm for pair in pairs)
@@ -190,34 +193,36 @@ def skipped_work(pairs: Sequence[SustainedPair], *, sure: bool = False) -> str:
     turns = [pair.turns[KERNEL] for pair in pairs]
     early = [own[0].fresh for own in turns]
     late = [turn.late for own in turns for turn in own if turn.late is not None]
+    again_us, _ = _fastest([turn.again for own in turns for turn in own if turn.again is not None])
     usual = math.exp(statistics.fmean(pair.log_us(KERNEL) for pair in pairs))
-    context_us = _context_us(pairs)
-    burst_us = max(_FRESH_US, min(context_us, _MOST_CONTEXT_US))
+    burst_us = max(_FRESH_US, min(_context_us(pairs), _MOST_CONTEXT_US))
+    times = _BLATANT_TIMES if sure else 1.0
     for bursts, share, cold in ((early, _FRESH_SHARE, _COLD_TIMES), (late, _LATE_SHARE, _LATE_COLD_TIMES)):
-        quiet = [(one.call_us, one.calls) for one in bursts if not one.disturbed]
-        if bursts and not quiet:
+        took, calls = _fastest(bursts)
+        if bursts and not took:
             return "" if sure else "not corroborated: every burst on fresh inputs was disturbed by CPU contention"
-        took, calls = min(quiet, default=(0.0, 1))
-        allowed = (1 + share) * usual + cold * pairs[0].moving_us + burst_us / calls
-        times = _BLATANT_TIMES if sure else 1.0
-        if took <= times * allowed or (sure and len(quiet) < _FEWEST):
+        cold_us = cold * pairs[0].moving_us
+        if took <= times * ((1 + share) * usual + cold_us + burst_us / calls) or (sure and _quiet(bursts) < _FEWEST):
             continue
-        if took > times * (allowed + max(0.0, context_us - burst_us) / calls):
-            return _reuses(usual, took)
+        if took > times * ((1 + share) * again_us + cold_us):
+            return (
+                f"calls on inputs seen before take {usual:.1f} µs, on fresh ones {took:.1f} µs: does it reuse earlier results?"
+            )
         if not sure:
-            return _fresh_bursts_are_slow(context_us)
+            return (
+                f"not corroborated: after a pause, calls on inputs seen before take {again_us:.1f} µs, back to back "
+                f"{usual:.1f} µs: whether they reuse earlier results would not show"
+            )
     return ""
 
 
-def _reuses(usual: float, took: float) -> str:
-    return f"calls on inputs seen before take {usual:.1f} µs, on fresh ones {took:.1f} µs: does it reuse earlier results?"
+def _quiet(bursts: Sequence[Burst]) -> int:
+    return sum(not one.disturbed for one in bursts)
 
 
-def _fresh_bursts_are_slow(context_us: float) -> str:
-    return (
-        f"not corroborated: a burst on fresh inputs takes {context_us:.0f} µs longer on this machine, the baseline's too: "
-        "whether earlier results are reused would not show"
-    )
+def _fastest(bursts: Sequence[Burst]) -> tuple[float, int]:
+    """The time of a call in the fastest undisturbed burst, and its calls; (0, 1) if there is none."""
+    return min(((one.call_us, one.calls) for one in bursts if not one.disturbed), default=(0.0, 1))
 
 
 def _context_us(pairs: Sequence[SustainedPair]) -> float:
