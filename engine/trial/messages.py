@@ -138,6 +138,8 @@ class LoadKernel(Message, frozen=True):
     the classes of objects among its arguments, the part of the reference that defines these, and the layout of its outputs."""
     stateful: bool = False
     """The reference changes its own state: a module's buffers are reset to the lent ones before every call."""
+    changes_parameters: bool = False
+    """That state includes parameters: a module's are reset too."""
     source: str = ""
     """Module source (``module``), reference source with its settings and attachments (``baseline``)."""
     filename: str = "kernel.py"
