@@ -239,6 +239,10 @@ class ClaimedTimes(Message, frozen=True):
     one call after the other, as many as there are slots. Empty: they are in lent memory."""
 
 
+WANTS_GPU = "needs a GPU, and is judged on the CPU"
+"""How the text of a fault whose cause is the device begins in its last line."""
+
+
 class Fault(Message, frozen=True):
     """The kernel could not be loaded or raised; ``kind`` is a FailureKind value."""
 
