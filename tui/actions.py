@@ -273,6 +273,12 @@ def action_for(verb: str, place: Place) -> Action | None:
     return next((a for a in ACTIONS if a.verb == verb and (place in a.places or Place.ANYWHERE in a.places)), None)
 
 
+def steers(key: str, place: Place, user_keys: Mapping[str, str]) -> bool:
+    """Whether the key is that of an action on this kind of screen that gives the session a command."""
+    steering = (a for a in actions(place) if a.needs in (Needs.SUBMIT, Needs.SUITE))
+    return any(key in user_keys.get(a.id, a.key).replace(" ", "").split(",") for a in steering)
+
+
 def actions_by_group(place: Place | None = None) -> list[tuple[str, tuple[Action, ...]]]:
     """Actions by heading: all, or those available on one kind of screen."""
     found = []

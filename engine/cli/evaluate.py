@@ -35,6 +35,7 @@ from engine.session import trust
 from engine.session.seeds import read_kernel
 from engine.toolchain.kernel_file import SUFFIXES
 from engine.trial.bench import Assignment
+from engine.trial.messages import WANTS_GPU
 
 EPILOG = """\b
 Examples:
@@ -119,6 +120,8 @@ def _next_step(problem: str, wanted: EvaluationRequest, evaluation: Evaluation) 
         return f"espalier run {name} --seed-kernel {file}{where}: a session lets you accept or discard it"
     if evaluation.verdict.doubted:
         return f"espalier eval {name} {file}{where}, when nothing else runs on the machine"
+    if (evaluation.verdict.reason or "").startswith(WANTS_GPU):
+        return f"espalier eval {name} {file} --device cuda:0 {shapes}, on a machine with a GPU"
     if not evaluation.verdict.measured:
         return f"fix {file}, then espalier eval {name} {file}{where}"
     return f"espalier run {name} --seed-kernel {file}{where}: search from this kernel"

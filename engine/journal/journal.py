@@ -16,8 +16,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
-from engine.domain.errors import JournalCorrupt, JournalError
+from engine.domain.errors import JournalCorrupt, JournalError, JournalUnwritable
 from engine.domain.events import Entry, Event, SessionOpened
 from engine.domain.model import Author
 from engine.journal import codec
@@ -26,6 +27,8 @@ from engine.journal.lock import WriterLock, unwritable_error
 
 NAME = "journal.jsonl"
 TORN = "journal.torn"
+LONGEST_LINE = 64 << 20
+"""Bytes of the longest line. A file whose end was lost can go on with gigabytes of zeros; events are short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,8 @@ class _Scan:
 
     entries: tuple[Entry, ...]
     whole_bytes: int
-    unfinished: bool
-    torn: bytes
+    unfinished: bytes = b""
+    torn: bytes = b""
 
 
 def read(folder: Path) -> JournalContents:
@@ -52,7 +55,7 @@ def read(folder: Path) -> JournalContents:
 
     Raises JournalError if the folder is not a session, JournalCorrupt or JournalTooNew if its journal is unreadable.
     """
-    scan = _scan(_load(folder), str(folder / NAME))
+    scan = _scan(folder)
     if not scan.entries:
         raise _empty_journal_error(folder)
     return JournalContents(scan.entries, bool(scan.torn))
@@ -72,11 +75,12 @@ def version(folder: Path) -> tuple[int, int, int]:
 
 def whole_lines(folder: Path) -> bytes:
     """The journal's bytes up to its last complete event, for a copy. Raises like ``read``."""
-    data = _load(folder)
-    scan = _scan(data, str(folder / NAME))
+    scan = _scan(folder)
     if not scan.entries:
         raise _empty_journal_error(folder)
-    return data + b"\n" if scan.unfinished else data[: scan.whole_bytes]
+    with _opened(folder) as file:
+        whole = file.read(scan.whole_bytes)
+    return whole + scan.unfinished + b"\n" if scan.unfinished else whole
 
 
 class Journal:
@@ -123,10 +127,11 @@ class Journal:
         JournalUnwritable, JournalCorrupt, JournalTooNew, or JournalError if the folder is not a session; then nothing is
         changed.
         """
-        _load(folder)
+        with _opened(folder):
+            pass  # a folder without a journal gets no lock
         lock = WriterLock(folder)
         try:
-            scan = _scan(_load(folder), str(folder / NAME))
+            scan = _scan(folder)
             if not scan.entries:
                 raise _empty_journal_error(folder)
             handle = _open(folder)
@@ -152,6 +157,8 @@ class Journal:
         at = clock()
         entries = [Entry(self._seq + index, at, by, event) for index, event in enumerate(events)]
         lines = [codec.encode(entry) for entry in entries]
+        if (longest := max(map(len, lines)) + 1) >= LONGEST_LINE:
+            raise JournalUnwritable(f"an event of {longest} bytes is longer than a journal's line may be: nothing was written")
         as_read = tuple(codec.decode(line, entry.seq + 1) for line, entry in zip(lines, entries, strict=True))
         self._write(b"\n".join(lines) + b"\n")
         self._seq += len(entries)
@@ -238,27 +245,19 @@ class Tail:
 
         Raises JournalError if the journal was removed or truncated, JournalCorrupt, JournalTooNew.
         """
-        data = self._new_bytes()
-        *lines, unfinished = data.split(b"\n")
-        if lines and not unfinished and not codec.is_json(lines[-1]):
-            lines.pop()  # torn, as ``read`` has it: its writer sets it aside
         entries = []
-        for line in lines:
-            if self._lines >= self._skip:
-                entries.append(_entry(line, self._lines, self._name))
-            self._lines += 1
-            self._offset += len(line) + 1
+        with _opened(self._folder) as file:
+            if file.seek(0, os.SEEK_END) < self._offset:
+                raise JournalError(f"the journal of {self._folder} was truncated while it was followed: open it again")
+            file.seek(self._offset)
+            for line in _lines(file, self._lines, self._name):
+                if not line.whole or (line.last and not codec.is_json(line.text)):
+                    break  # torn, as ``read`` has it: its writer sets it aside
+                if self._lines >= self._skip:
+                    entries.append(_entry(line.text, self._lines, self._name))
+                self._lines += 1
+                self._offset += len(line.text) + 1
         return tuple(entries)
-
-    def _new_bytes(self) -> bytes:
-        try:
-            with (self._folder / NAME).open("rb") as file:
-                if file.seek(0, os.SEEK_END) < self._offset:
-                    raise JournalError(f"the journal of {self._folder} was truncated while it was followed: open it again")
-                file.seek(self._offset)
-                return file.read()
-        except OSError as error:
-            raise _unreadable_error(self._folder, error) from error
 
 
 def tail(folder: Path, from_seq: int = 0) -> Tail:
@@ -266,11 +265,37 @@ def tail(folder: Path, from_seq: int = 0) -> Tail:
     return Tail(folder, from_seq)
 
 
-def _load(folder: Path) -> bytes:
+@contextmanager
+def _opened(folder: Path) -> Iterator[BinaryIO]:
     try:
-        return (folder / NAME).read_bytes()
+        with (folder / NAME).open("rb") as file:
+            yield file
     except OSError as error:
         raise _unreadable_error(folder, error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _RawLine:
+    """``whole``: its newline, which ``text`` lacks, is there. ``last``: nothing follows it."""
+
+    text: bytes
+    whole: bool
+    last: bool
+
+
+def _lines(file: BinaryIO, number: int, name: str) -> Iterator[_RawLine]:
+    """The lines from here on, the first being line ``number + 1`` of the journal ``name``.
+
+    Raises JournalCorrupt for one that is too long to be an event, without reading on.
+    """
+    line = file.readline(LONGEST_LINE)
+    while line:
+        number += 1
+        if len(line) == LONGEST_LINE:
+            raise codec.damaged(f"is longer than {LONGEST_LINE >> 20} MiB", number, name)
+        following = file.readline(LONGEST_LINE)
+        yield _RawLine(line.removesuffix(b"\n"), line.endswith(b"\n"), not following)
+        line = following
 
 
 def _unreadable_error(folder: Path, error: OSError) -> JournalError:
@@ -297,23 +322,19 @@ def _gc_paused() -> Iterator[None]:
 
 
 @_gc_paused()
-def _scan(data: bytes, name: str) -> _Scan:
-    """``name``: the journal's, for errors."""
-    lines = data.split(b"\n")
-    rest = lines.pop()
+def _scan(folder: Path) -> _Scan:
+    name = str(folder / NAME)
     entries: list[Entry] = []
     whole = 0
-    for number, line in enumerate(lines):
-        if number == len(lines) - 1 and not rest and not codec.is_json(line):
-            return _Scan(tuple(entries), whole, False, data[whole:])
-        entries.append(_entry(line, number, name))
-        whole += len(line) + 1
-    if not rest:
-        return _Scan(tuple(entries), whole, False, b"")
-    if not codec.is_json(rest):
-        return _Scan(tuple(entries), whole, False, rest)
-    entries.append(_entry(rest, len(lines), name))
-    return _Scan(tuple(entries), whole, True, b"")
+    with _opened(folder) as file:
+        for line in _lines(file, 0, name):
+            if line.last and not codec.is_json(line.text):
+                return _Scan(tuple(entries), whole, torn=line.text + b"\n" * line.whole)
+            entries.append(_entry(line.text, len(entries), name))
+            if not line.whole:
+                return _Scan(tuple(entries), whole, unfinished=line.text)
+            whole += len(line.text) + 1
+    return _Scan(tuple(entries), whole)
 
 
 def _entry(line: bytes, seq: int, name: str) -> Entry:
@@ -329,7 +350,7 @@ def _entry(line: bytes, seq: int, name: str) -> Entry:
 
 def _remove_empty_journal(folder: Path) -> None:
     """Remove a journal whose first event is incomplete."""
-    scan = _scan(_load(folder), str(folder / NAME))
+    scan = _scan(folder)
     if scan.entries:
         raise JournalError(f"{folder} already holds a session: open it, or name another folder")
     if scan.torn:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.domain.errors import ProblemError
-from engine.problem.values import equal_values, map_arguments, repeats_elements
+from engine.problem.values import equal_values, is_dense, map_arguments, repeats_elements, storage
 
 Arguments = tuple[object, ...]
 Call = Callable[[Arguments], Sequence[Tensor]]
@@ -23,7 +23,9 @@ class ModelState:
 
     def __init__(self, model: nn.Module) -> None:
         self._places: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        self._values: list[tuple[Tensor, Tensor]] = []
+        self._values: list[tuple[Tensor, Tensor, Tensor]] = []
+        """Each tensor, its memory as it was, and a copy of its values."""
+        self._parameters = {id(parameter) for parameter in model.parameters()}
         for module in model.modules():
             places: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
             for place in places:
@@ -33,13 +35,20 @@ class ModelState:
                     self._places.append((place, dict(place)))
                     held = list(place.values())
                 self._values += [
-                    (t.detach(), t.detach().clone()) for t in held if isinstance(t, Tensor) and not repeats_elements(t)
+                    (t, t.detach(), t.detach().clone()) for t in held if isinstance(t, Tensor) and not repeats_elements(t)
                 ]
 
     def changed(self) -> bool:
         """Whether a tensor was replaced, added, removed, or holds other values than before."""
         moved = any(_replaced_names(place, before) for place, before in self._places)
-        return moved or not all(equal_values(tensor, copy) for tensor, copy in self._values)
+        return moved or any(_has_changed(*one) for one in self._values)
+
+    def changed_parameters(self) -> bool:
+        """Whether a parameter was replaced, or holds other values than before."""
+        tables = (table for table, _ in self._places)
+        kept = {id(tensor) for table in tables for tensor in table.values() if isinstance(tensor, nn.Parameter)}
+        mine = [one for one in self._values if id(one[0]) in self._parameters]
+        return any(id(one[0]) not in kept or _has_changed(*one) for one in mine)
 
     def check_counters(self, file: str, inputs: Arguments, outputs: Sequence[Tensor], call: Call) -> None:
         """Raises ProblemError if the forward that returned ``outputs`` counts its calls, and the next ``call`` shows it.
@@ -64,8 +73,19 @@ class ModelState:
                     place[name] = before[name]
                 else:
                     del place[name]
-        for tensor, copy in self._values:
-            tensor.copy_(copy)
+        for tensor, memory, copy in self._values:
+            if _has_moved(tensor, memory):
+                tensor.data = memory
+            memory.copy_(copy)
+
+
+def _has_changed(tensor: Tensor, memory: Tensor, copy: Tensor) -> bool:
+    return not equal_values(tensor.detach() if _has_moved(tensor, memory) else memory, copy)
+
+
+def _has_moved(tensor: Tensor, memory: Tensor) -> bool:
+    """Whether ``tensor.data`` was assigned to."""
+    return is_dense(tensor) and is_dense(memory) and storage(tensor) != storage(memory) and tensor.numel() > 0
 
 
 def _replaced_names(place: dict[str, Any], before: dict[str, Any]) -> list[str]:

@@ -97,6 +97,11 @@ class Reference:
         return self._effects().changes_state
 
     @property
+    def changes_parameters(self) -> bool:
+        """Whether that state includes parameters."""
+        return self._effects().changes_parameters
+
+    @property
     def changes_inputs(self) -> bool:
         """Whether a call of the model changes its inputs, as seen in the first ``call``."""
         return self._effects().changes_inputs
@@ -194,6 +199,7 @@ class Reference:
                 self._side_effects = SideEffects(
                     changes_inputs=not all(map(equal_values, tensors(list(inputs)), tensors(list(given)))),
                     changes_state=state.changed(),
+                    changes_parameters=state.changed_parameters(),
                     draws_random=fingerprint(device) != before,
                 )
                 if not self._side_effects.draws_random:

@@ -11,6 +11,8 @@ class SideEffects:
 
     changes_inputs: bool
     changes_state: bool
+    changes_parameters: bool
+    """Part of its state that most references leave alone."""
     draws_random: bool
 
     def caveats(self) -> tuple[str, ...]:

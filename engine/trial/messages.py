@@ -138,6 +138,8 @@ class LoadKernel(Message, frozen=True):
     the classes of objects among its arguments, the part of the reference that defines these, and the layout of its outputs."""
     stateful: bool = False
     """The reference changes its own state: a module's buffers are reset to the lent ones before every call."""
+    changes_parameters: bool = False
+    """That state includes parameters: a module's are reset too."""
     source: str = ""
     """Module source (``module``), reference source with its settings and attachments (``baseline``)."""
     filename: str = "kernel.py"
@@ -235,6 +237,10 @@ class ClaimedTimes(Message, frozen=True):
     outputs: tuple[int, ...] = ()
     """Addresses of a module's outputs in the runner's memory, where the judge reads them: of a burst those of its last calls,
     one call after the other, as many as there are slots. Empty: they are in lent memory."""
+
+
+WANTS_GPU = "needs a GPU, and is judged on the CPU"
+"""How the text of a fault whose cause is the device begins in its last line."""
 
 
 class Fault(Message, frozen=True):

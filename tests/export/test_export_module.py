@@ -411,6 +411,41 @@ def test_arguments_may_be_objects(tmp_path: Path, suffix: str) -> None:
     assert modules.run(modules.export("wrong", wrong, suffix), "--test", "--seeds", 1).returncode == 1
 
 
+HIGHER_ORDER = """
+import torch
+import torch.nn as nn
+from torch._higher_order_ops import while_loop
+from torch.nn.attention.flex_attention import flex_attention
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        y = flex_attention(x, x, x)
+        y = torch.cond(x.sum() > 0, lambda a: a.float() + 1, lambda a: a - 1, (y,))
+        return while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, torch.matmul(a, a.mT) @ a), (torch.tensor(0), y))[1]
+
+
+def get_inputs():
+    return [torch.randn(1, 2, 16, 16) / 4]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_operators_of_higher_order_are_tested_in_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")  # as for the judge, who traces the reference
+    modules, code = Modules(tmp_path, HIGHER_ORDER), HIGHER_ORDER.replace("class Model(", "class ModelNew(")
+    right = modules.export("right", code, ".py")
+    for disabled in ("0", "1"):
+        said = modules.run(right, "--test", "--seeds", 2, TORCHDYNAMO_DISABLE=disabled)
+        assert said.returncode == 0, said.stdout + said.stderr
+        assert "float32, because" not in said.stdout
+    wrong = modules.export("wrong", code.replace("i < 3", "i < 2"), ".py")
+    assert modules.run(wrong, "--test", "--seeds", 1).returncode == 1
+
+
 def test_a_kernel_may_change_arguments_that_the_reference_changes(tmp_path: Path) -> None:
     adding = SHRINK.replace("        return torch.relu(", "        x += 1\n        return torch.relu(")
     modules = Modules(tmp_path, adding)

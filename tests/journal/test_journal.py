@@ -359,6 +359,35 @@ def test_damage_before_the_end_is_named_and_not_repaired(folder: Path, damage: o
     assert not list(folder.glob("journal.torn-*"))
 
 
+@pytest.mark.parametrize(
+    "use",
+    [read, whole_lines, Journal.open_for_append, lambda folder: tail(folder).poll()],
+    ids=["read", "copy", "resume", "follow"],
+)
+def test_gigabytes_of_zeros_after_the_events_are_named_and_not_read(folder: Path, use: Callable[[Path], object]) -> None:
+    """A file system that lost the end of a file can leave its length: here a hole of 1 GiB."""
+    events = len(lines(folder))
+    os.truncate(folder / NAME, 1 << 30)
+    before = bytes_read()
+    with pytest.raises(JournalCorrupt, match=rf"line {events + 1} of .* is longer than 64 MiB: .* first {events} lines"):
+        use(folder)
+    assert bytes_read() - before < 4 * journal.LONGEST_LINE
+    assert (folder / NAME).stat().st_size == 1 << 30
+
+
+def bytes_read() -> int:
+    """Bytes that this process has read."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def test_an_event_that_no_reader_would_accept_is_not_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (folder / NAME).read_bytes()
+    monkeypatch.setattr(journal, "LONGEST_LINE", max(map(len, lines(folder))) + 1)
+    with Journal.open_for_append(folder)[0] as log, pytest.raises(JournalUnwritable, match="longer than a journal's line"):
+        log.append((e.NoteAdded("", "x" * 10_000),), ENGINE, lambda: b.START)
+    assert (folder / NAME).read_bytes() == before
+
+
 def test_a_newer_format_is_rejected_and_untouched_even_on_the_last_line(folder: Path) -> None:
     whole = lines(folder)
     for newer in (b'{"v":2,"n":4}\n', b'{"v":2,"n":4}'):

@@ -89,6 +89,22 @@ def test_what_a_call_changes_is_reset(own: bool, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
+    ("parameters", "own", "after"),
+    [(True, False, [7.0] * 3), (True, True, [1.0] * 3), (False, False, [6.0] * 3)],
+)
+def test_parameters_are_reset_where_the_reference_changes_its_own(parameters: bool, own: bool, after: list[float]) -> None:
+    model = nn.Module()
+    model.weight, model.bias = nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(2))
+    lent = lending({"weight": torch.full((3,), 7.0)}, {})
+    reset = lent_weights.resetting(model, lent, own=own, parameters=parameters)
+    model.weight.data.fill_(6.0)
+    model.bias.data.fill_(6.0)
+    reset()
+    assert model.weight.tolist() == after
+    assert model.bias.tolist() == [0.0 if parameters else 6.0] * 2
+
+
+@pytest.mark.parametrize(
     "code",
     [
         "def ModelNew():\n    return nn.Linear(2, 2)\n",

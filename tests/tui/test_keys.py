@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from pathlib import Path
 
 import pytest
 from rich.console import Console
-from support import ui
+from support import stored_showcase, ui
 from support.ui import Watch, engineer_events, until
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -191,3 +192,23 @@ def test_the_footer_shows_the_users_keys_and_a_click_presses_them(folder: Path, 
 
 def test_keys_are_named_as_they_are_printed_on_a_keyboard() -> None:
     assert actions.key_names("backslash,f4,ctrl+home,ctrl+p,G") == "\\, F4, Ctrl-Home, Ctrl-P, G"
+
+
+def test_a_steering_key_in_a_replay_says_why_it_does_nothing(tmp_path: Path) -> None:
+    folder = stored_showcase.store(tmp_path / "softmax-1")
+    said: list[str] = []
+
+    async def act() -> None:
+        app = ui.app(action="replay", subject=folder)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: ui.shows_tree(app))
+            await pilot.press("o", "p", "L", "s")
+            await ui.still(pilot)
+            said.extend(str(one.message) for one in app._notifications)
+            app.clear_notifications()
+            await pilot.press("comma", "j", "t", "z")
+            await ui.still(pilot)
+            assert not list(app._notifications)
+
+    asyncio.run(act())
+    assert said == ["A replay cannot be steered. F in the tree forks it."]

@@ -175,6 +175,7 @@ def test_an_idea_that_is_edited_gets_a_writer_from_a_list(folder: Path) -> None:
         await until(pilot, lambda: isinstance(app.screen, IdeaForm))
         writers = app.screen.query_one("#writer", Select)
         assert [str(value) for _, value in writers._options] == ["", "playbook", "paste"]
+        assert app.screen.query_one("#predicted", Input).value.endswith("×")
         writers.value = "paste"
         await pilot.press("ctrl+s")
         await until(pilot, lambda: engineer_events(folder))

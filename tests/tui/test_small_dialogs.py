@@ -78,6 +78,32 @@ def test_every_form_says_how_to_save_and_to_leave(size: tuple[int, int]) -> None
     asyncio.run(act())
 
 
+@pytest.mark.parametrize("size", [(40, 12), (80, 24)])
+def test_a_limit_with_a_value_says_what_it_means(size: tuple[int, int]) -> None:
+    async def act() -> None:
+        app, form = ui.app(), LimitsForm(Limits(seconds=900, plateau=3, light=0.95))
+        async with app.run_test(size=size) as pilot:
+            app.push_screen(form)
+            await ui.until(pilot, lambda: form.is_active)
+            assert form.query_one("#seconds", Input).value == "15m"
+            for name, words in (("plateau", "Plateau: rounds in a row"), ("light", "SOL: share of the speed of light")):
+                form.query_one(f"#{name}").focus()
+                await ui.still(pilot)
+                assert str(form.query_one("#meaning").render()).startswith(words)
+            form.query_one("#done").focus()
+            await ui.still(pilot)
+            assert str(form.query_one("#meaning").render()) == ""
+            form.query_one("#seconds", Input).value = "soon"
+            await pilot.press("ctrl+s")
+            assert "Time limit: invalid value soon; enter 90s, 15m or 2h," in str(form.query_one("#message").render())
+            form.query_one("#seconds", Input).value = "2h"
+            await pilot.press("ctrl+s")
+            await ui.until(pilot, lambda: app.screen is not form)
+        assert form._result == Limits(seconds=7200.0, plateau=3, light=0.95)
+
+    asyncio.run(act())
+
+
 def test_a_key_that_arrives_before_a_form_is_drawn_does_nothing() -> None:
     async def act() -> None:
         app, form = ui.app(), SettingsForm(Preferences(), "screen.toml")

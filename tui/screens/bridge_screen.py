@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import ClassVar
 
 from textual.content import Content
+from textual.events import Key
 from textual.reactive import reactive
 from textual.timer import Timer
 from textual.widgets import Static
@@ -34,6 +35,8 @@ _WORKING_SECONDS = 0.25
 """The same while work runs: drawing takes the processor that builds and measures."""
 _CLOCK_SECONDS = 1.0
 """How often times are drawn that change by themselves."""
+_NOTICE_SECONDS = 3.0
+"""How long a notice on a key without use is shown; it is not repeated before."""
 _TINY = 9
 """Rows below which the screen has one line of header, and no strips."""
 
@@ -56,6 +59,7 @@ class BridgeScreen(DismissOnceScreen[None]):
         self._next: Timer | None = None
         """Draws the next frame, at ``_due``."""
         self._due = 0.0
+        self._refused_at = -_NOTICE_SECONDS
         self._unwatch: Callable[[], None] | None = None
 
     def on_mount(self) -> None:
@@ -153,6 +157,18 @@ class BridgeScreen(DismissOnceScreen[None]):
                 return self.bridge.can(Capability.SEEK)
             case _:
                 return True
+
+    def on_key(self, event: Key) -> None:
+        """A key that nothing has used: say why one that steers does nothing here."""
+        if self.bridge.can(Capability.SUBMIT) or not actions.steers(event.key, self.PLACE, getattr(self.app, "user_keys", {})):
+            return
+        now = time.monotonic()
+        if now - self._refused_at < _NOTICE_SECONDS:
+            return
+        self._refused_at = now
+        what = "A replay" if self.bridge.can(Capability.SEEK) else "A session that is only followed"
+        fork = self.key_of("session.fork")
+        self.notify(f"{what} cannot be steered. {fork} in the tree forks it.", markup=False, timeout=_NOTICE_SECONDS)
 
     def key_of(self, action: str) -> str:
         """The user's key of an action, as printed on a keyboard."""

@@ -99,8 +99,8 @@ class IdeaForm(Dialog[IdeaInput | None]):
                 yield Label("Kernels")
                 yield Input(str(given.branch), id="branch", type="integer", compact=True)
                 yield Label("Predicted")
-                predicted = f"{given.text.predicted:g}" if given.text.predicted is not None else ""
-                yield Input(predicted, id="predicted", compact=True, placeholder="speedup over the parent, e.g. 1.4")
+                predicted = f"{given.text.predicted:g}×" if given.text.predicted is not None else ""
+                yield Input(predicted, id="predicted", compact=True, placeholder="speedup over the parent, such as 1.4×")
                 if not self._new:
                     yield Label("Writer")
                     known = dict.fromkeys((*filter(None, [given.writer]), *self._writers))
@@ -148,7 +148,7 @@ class IdeaForm(Dialog[IdeaInput | None]):
 
     def _answer(self, *, by_hand: bool) -> None:
         title, parent, branch = (self.query_one(f"#{name}", Input).value.strip() for name in ("title", "parent", "branch"))
-        predicted = self.query_one("#predicted", Input).value.strip().rstrip("×x")
+        predicted = self.query_one("#predicted", Input).value.strip().rstrip("×x ")
         writer = "" if self._new else str(self.query_one("#writer", Select).value)
         error = self._error(title, parent, branch, predicted)
         if error is not None:
@@ -172,7 +172,7 @@ class IdeaForm(Dialog[IdeaInput | None]):
         if not branch.isdecimal() or not 1 <= int(branch) <= _MOST_BRANCHES:
             return FieldError("branch", f"Kernels: enter a number from 1 to {_MOST_BRANCHES}.")
         if predicted and not _positive(predicted):
-            return FieldError("predicted", f"Predicted: {predicted} is not a speedup; enter 1.4.")
+            return FieldError("predicted", f"Predicted: {predicted} is not a speedup; enter one such as 1.4×.")
         return None
 
 

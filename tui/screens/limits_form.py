@@ -10,8 +10,10 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Grid, Horizontal, Vertical
+from textual.events import DescendantFocus
 from textual.widgets import Button, Input, Label, Static
 
+from engine.domain.model_text import duration_text, parse_duration
 from engine.domain.settings import Limits, Pauses
 from tui.screens.dialogs import Dialog, show_beside
 
@@ -19,16 +21,30 @@ Numbers = TypeVar("Numbers", Limits, Pauses)
 
 
 class Field(NamedTuple):
-    """One number: attribute, label, hint."""
+    """One number: attribute, label, what it means."""
 
     name: str
     label: str
     words: str
     whole: bool = False
+    duration: bool = False
+
+    def text(self, value: float | None) -> str:
+        """The value as it is typed; empty for ``None``."""
+        return "" if value is None else duration_text(value) if self.duration else f"{value:g}"
+
+    def read(self, text: str) -> float | None:
+        """The number in a text; ``None`` for an empty one. Raises ValueError."""
+        if not text:
+            return None
+        value = parse_duration(text) if self.duration else int(text) if self.whole else float(text)
+        if not value > 0:
+            raise ValueError(text)
+        return value
 
 
 class _NumbersForm(Dialog[Numbers | None], Generic[Numbers]):
-    """Answers with its content, or ``None``; an empty field means no limit."""
+    """Answers with its content, or ``None``; an empty field means no limit. A line says what the field with the focus means."""
 
     CSS_PATH = "forms.tcss"
     forgets_errors = True
@@ -47,11 +63,12 @@ class _NumbersForm(Dialog[Numbers | None], Generic[Numbers]):
             box.border_subtitle = "Ctrl-S: save · Esc: cancel"
             yield Label(self.WORDS, classes="hint")
             with Grid():
-                for name, label, words, _ in self.FIELDS:
-                    value = getattr(self._given, name)
-                    yield Label(label)
-                    yield Input("" if value is None else f"{value:g}", id=name, placeholder=f"none · {words}", compact=True)
+                for field in self.FIELDS:
+                    yield Label(field.label)
+                    text = field.text(getattr(self._given, field.name))
+                    yield Input(text, id=field.name, placeholder=f"none · {field.words}", compact=True)
                 yield Static("", id="message", markup=False)
+            yield Label("", id="meaning", classes="hint", markup=False)
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button("Save", id="done", variant="primary", compact=True)
@@ -67,17 +84,21 @@ class _NumbersForm(Dialog[Numbers | None], Generic[Numbers]):
     def _read(self) -> Mapping[str, Any] | None:
         """The numbers in the form; ``None`` after showing an error."""
         found: dict[str, Any] = {}
-        for name, label, _, whole in self.FIELDS:
-            text = self.query_one(f"#{name}", Input).value.strip()
+        for field in self.FIELDS:
+            text = self.query_one(f"#{field.name}", Input).value.strip()
             try:
-                value = None if not text else int(text) if whole else float(text)
+                found[field.name] = field.read(text)
             except ValueError:
-                value = 0
-            if value is not None and not value > 0:
-                show_beside(self, name, f"{label}: invalid value {text}; enter a positive number or leave it empty.")
+                wanted = "90s, 15m or 2h," if field.duration else "a positive number"
+                show_beside(self, field.name, f"{field.label}: invalid value {text}; enter {wanted} or leave it empty.")
                 return None
-            found[name] = value
         return found
+
+    @on(DescendantFocus)
+    def _say_what_it_means(self, event: DescendantFocus) -> None:
+        """A field with a value shows no placeholder."""
+        words = [f"{field.label}: {field.words}" for field in self.FIELDS if field.name == event.widget.id]
+        self.query_one("#meaning", Label).update("".join(words))
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
@@ -91,13 +112,13 @@ class LimitsForm(_NumbersForm[Limits]):
     FORM_TITLE = "Limits"
     WORDS = "The session ends when one limit is reached. Empty: no limit."
     FIELDS = (
-        Field("rounds", "Rounds", "after the naive port", whole=True),
-        Field("seconds", "Seconds", "of work, over all runs"),
-        Field("kernels", "Kernels", "in the tree", whole=True),
-        Field("plateau", "Plateau", "rounds without a new incumbent", whole=True),
-        Field("light", "SOL", "target fraction of the speed of light, such as 0.8"),
+        Field("rounds", "Rounds", "rounds after the naive port", whole=True),
+        Field("seconds", "Time limit", "work in all runs together, such as 90s, 15m, 2h", duration=True),
+        Field("kernels", "Kernels", "kernels in the tree", whole=True),
+        Field("plateau", "Plateau", "rounds in a row without a new incumbent", whole=True),
+        Field("light", "SOL", "share of the speed of light that is fast enough, such as 0.8"),
         Field("tokens", "Tokens", "input and output of all models", whole=True),
-        Field("usd", "Dollars", "for all models"),
+        Field("usd", "Cost limit", "dollars for all models, such as 2.50"),
     )
 
 
@@ -107,7 +128,7 @@ class PausesForm(_NumbersForm[Pauses]):
     FORM_TITLE = "Pause at"
     WORDS = "The session pauses when one condition holds, until you resume it. Empty: no condition."
     FIELDS = (
-        Field("tokens", "Tokens", "above this many", whole=True),
-        Field("usd", "Dollars", "above this amount"),
+        Field("tokens", "Tokens", "above this many tokens of all models", whole=True),
+        Field("usd", "Cost", "above this many dollars for all models"),
         Field("round", "Round", "before this round", whole=True),
     )

@@ -7,13 +7,16 @@ import argparse
 import contextlib
 import copy
 import math
+import os
 import sys
 import time
 import types
+import unittest.mock
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.export.templates.kernel_module import DEVICE, OPERATOR, OPERATOR_NAME, POISON, ModelNew
@@ -91,14 +94,51 @@ def _case(shape: int, seed: int, own: bool = False) -> tuple[Any, Any, list[Any]
     return theirs, mine, _map(lambda tensor: tensor.to(DEVICE), inputs)
 
 
+def _chosen(predicate: Any, then: Any, otherwise: Any, operands: Any) -> Any:
+    return (then if predicate else otherwise)(*operands)
+
+
+def _repeated(goes_on: Any, body: Any, carried: Any, further: Any) -> Any:
+    while goes_on(*carried, *further):
+        carried = body(*carried, *further)
+    return tuple(carried)
+
+
+_EAGER = {"cond": _chosen, "while_loop": _repeated}
+
+
 class _Float64Mode(TorchDispatchMode):
-    """Makes operators with a narrower ``dtype`` argument return float64 instead."""
+    """Makes operators with a narrower ``dtype`` argument return float64 instead.
+
+    Operators of higher order, as ``flex_attention``, run as their eager definition, whose operators the mode sees.
+    """
+
+    supports_higher_order_operators = True
+    _composing = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = dict(kwargs or {})
+        if isinstance(func, HigherOrderOperator):
+            eager = _EAGER.get(func.name()) or func.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
+            return self._composed(eager, args, given) if eager else NotImplemented
+        if self._composing and (parts := self._composed(func.decompose, args, given)) is not NotImplemented:
+            return parts
         if given.get("dtype") in (torch.float32, torch.float16, torch.bfloat16):
             given["dtype"] = torch.float64
         return func(*args, **given)
+
+    def _composed(self, of: Any, args: Any, given: Any) -> Any:
+        before, self._composing = self._composing, True
+        try:
+            with self:
+                return of(*args, **given)
+        finally:
+            self._composing = before
+
+
+def _uncompiled() -> Any:
+    """Within, torch compiles nothing: it would compile operators of higher order, and cannot trace them under a mode."""
+    return unittest.mock.patch.dict(os.environ, {"TORCHDYNAMO_DISABLE": "1"})
 
 
 def _exact(model: Any, inputs: list[Any], dtype: torch.dtype) -> list[torch.Tensor]:
@@ -110,7 +150,7 @@ def _exact(model: Any, inputs: list[Any], dtype: torch.dtype) -> list[torch.Tens
     wide, before = _map_attributes(widened, copy.deepcopy(model).to(dtype)), torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with _Float64Mode() if dtype == torch.float64 else contextlib.nullcontext():
+        with _uncompiled(), _Float64Mode() if dtype == torch.float64 else contextlib.nullcontext():
             return _flat(wide(*_map(widened, inputs)))
     finally:
         torch.set_default_dtype(before)

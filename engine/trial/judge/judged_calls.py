@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -14,6 +14,7 @@ from engine.trial.judge.call_times import CallHook, Timing
 from engine.trial.judge.comparison import NO_ERROR, Errors
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.runner_client import RunnerClient
+from engine.trial.judge.runner_memory import Outputs, RunnerMemory
 from engine.trial.judge.taken_outputs import Left, largest_difference
 from engine.trial.judge.test_bed import Findings, TestBed
 from engine.trial.judge.tolerance import CheckResult
@@ -121,7 +122,15 @@ def receive_delivered(bed: TestBed, runner: RunnerClient, slot: int) -> None:
         return
     bed.receive(slot, runner.delivered)
     if runner.held.overwritten_by(runner.delivered, bed.outputs(slot), bed.reference.lent_outputs):
-        raise TrialFailed(FailureKind.REJECTED, "overwrote the memory of an earlier call's output, which is still held")
+        raise TrialFailed(FailureKind.REJECTED, _overwritten(runner.delivered, bed.reference.lent_outputs))
+
+
+def _overwritten(delivered: Outputs, lent: Collection[int]) -> str:
+    """Why held outputs have changed. ``lent``: indices of outputs for which the reference returns lent memory too."""
+    own = [index for index in range(len(delivered.addresses)) if index not in lent]
+    if isinstance(delivered, RunnerMemory) and (inside := [index for index in own if delivered.is_lent_input(index)]):
+        return f"output {inside[0]} lies in the memory of an input, which later calls overwrite: return a copy"
+    return "overwrote the memory of an earlier call's output, which is still held"
 
 
 def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -76,6 +77,18 @@ class RunnerMemory:
             count = len(pieces) * width
             self._read([_MemoryPiece(found.data_ptr() + first * width, count)], pieces, count)
         return found
+
+    def is_lent_input(self, output: int) -> bool:
+        """Whether the output lies in an input's memory, which is the only shared memory that its process can only read."""
+        try:
+            mappings = Path(f"/proc/{self.process}/maps").read_text(errors="replace").splitlines()
+        except OSError:
+            return False
+        for line in mappings:
+            (start, _, end), rights = line.split()[0].partition("-"), line.split()[1]
+            if int(start, 16) <= self.addresses[output] < int(end, 16):
+                return rights.startswith("r--s")
+        return False
 
     def _read(self, here: list[_MemoryPiece], there: list[_MemoryPiece], count: int) -> None:
         local, remote = (_MemoryPiece * len(here))(*here), (_MemoryPiece * len(there))(*there)

@@ -50,18 +50,20 @@ def different(model: nn.Module, lent: LentOperands) -> tuple[str, ...]:
     return tuple(name for name, own, given in pairs if not torch.equal(own.detach().to(given), given))
 
 
-def resetting(model: nn.Module, lent: LentOperands, *, own: bool) -> Callable[[], None]:
+def resetting(model: nn.Module, lent: LentOperands, *, own: bool, parameters: bool = False) -> Callable[[], None]:
     """Resets what a call may have changed: buffers to the lent ones, other buffers, or all if ``own``, to their values now.
 
-    It runs before every call, within the judge's clock on a CPU: what is matched is looked up here, once.
+    It runs before every call, within the judge's clock on a CPU: what is matched is looked up here, once. ``parameters``: these
+    too, also where they were changed by ``.data``, which torch does not count as a change.
     """
-    matched = () if own else _matched(model, lent, (Role.BUFFER,))
+    matched = () if own else _matched(model, lent, WEIGHTS if parameters else (Role.BUFFER,))
     lent_values = [(tensor, lent.inputs.tensor(operand)) for operand, tensor in matched]
     ids = {id(tensor) for tensor, _ in lent_values}
-    places = [one for one in _held(model) if id(one[2]) in ids]
+    held = list(_held(model, parameters=parameters))
+    places = [one for one in held if id(one[2]) in ids]
     kept = [
-        _Kept(place, name, tensor, tensor.detach().clone(), tensor._version)
-        for place, name, tensor in _held(model)
+        _Kept(place, name, tensor, tensor.detach().clone(), None if parameters else tensor._version)
+        for place, name, tensor in held
         if id(tensor) not in ids
     ]
 
@@ -85,20 +87,26 @@ class _Kept:
     name: str
     tensor: Tensor
     values: Tensor
-    version: int
+    version: int | None
+    """torch's count of changes; ``None`` restores the values in any case."""
 
     def restore(self) -> None:
         """Put the tensor back, with its values. One that was not written to is not copied."""
         self.place[self.name] = self.tensor
-        if self.tensor._version != self.version:
+        if self.version is None:
+            self.tensor.copy_(self.values)
+        elif self.tensor._version != self.version:
             self.tensor.copy_(self.values)
             self.version = self.tensor._version
 
 
-def _held(model: nn.Module) -> Iterator[tuple[dict[str, Any], str, Tensor]]:
-    """The buffers and plain tensors of a model, each with the table and the name where it is held."""
+def _held(model: nn.Module, *, parameters: bool) -> Iterator[tuple[dict[str, Any], str, Tensor]]:
+    """A model's buffers and plain tensors, and its parameters if asked for, each with the table and name of its place."""
     for module in model.modules():
-        for table in [vars(module)] if isinstance(module, torch.jit.ScriptModule) else [module._buffers, vars(module)]:
+        tables: list[dict[str, Any]] = [vars(module)]
+        if not isinstance(module, torch.jit.ScriptModule):
+            tables += [module._buffers, *([module._parameters] if parameters else [])]
+        for table in tables:
             for name, value in table.items():
                 if isinstance(value, Tensor) and not value.is_inference():
                     yield table, name, value

@@ -208,7 +208,9 @@ class ModuleLauncher:
         self._delivers = load.contract != "baseline"
         self._copies_outputs = load.copies_outputs
         stateful = module if load.stateful else None
-        self._reset = lent_weights.resetting(stateful, lent, own=load.own_weights) if stateful is not None else None
+        self._reset = None
+        if stateful is not None:
+            self._reset = lent_weights.resetting(stateful, lent, own=load.own_weights, parameters=load.changes_parameters)
         self._inputs = [lent.tensors(slot, Role.INPUT) for slot in range(len(lent.slots))]
         self._returned: deque[_Returned] = deque()
         self._made: list[Any] = []

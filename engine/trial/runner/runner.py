@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING
 
 from engine.domain.errors import head_and_tail
 from engine.trial.channel import Channel, ChannelClosed
-from engine.trial.messages import CheckWorkspace, ClaimedTimes, Fault, LoadKernel, RunKernel, RunnerReady, RunnerRequest, Switch
+from engine.trial.messages import (
+    WANTS_GPU,
+    CheckWorkspace,
+    ClaimedTimes,
+    Fault,
+    LoadKernel,
+    RunKernel,
+    RunnerReady,
+    RunnerRequest,
+    Switch,
+)
 
 if TYPE_CHECKING:
     from engine.trial.runner.calls import Launcher
@@ -179,7 +189,7 @@ def _error_text(error: BaseException) -> str:
     last = head_and_tail("".join(traceback.format_exception(error)[-6:]), _LONGEST_TEXT)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if _device() == "cpu" and (wants := next(filter(_asks_for_gpu, lines), "")):
-        return f"{last}\nneeds a GPU, and is judged on the CPU: {type(error).__name__}: {wants[:_LONGEST_LINES]}"
+        return f"{last}\n{WANTS_GPU}: {type(error).__name__}: {wants[:_LONGEST_LINES]}"
     if type(error) is NameError:
         return f"{last}\nNameError: {error} in the kernel's file: import or define it there, even if the reference does"
     return last if len(lines) < 2 else f"{last}\n{type(error).__name__}: {' '.join(lines[:2])[:_LONGEST_LINES]}"
