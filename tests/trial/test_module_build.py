@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import msgspec
 import pytest
 
 from engine.trial.messages import ArenaHandle, LoadKernel
-from engine.trial.runner.module_caches import COMPILED, COMPILER_FAILED, LIGHT, WENT_ON
+from engine.trial.runner.module_caches import COMPILED, COMPILER_FAILED, LIGHT, WENT_ON, unpack
 from engine.trial.shared.argument_codec import encode_value
 
 MODULE = """
@@ -62,7 +64,7 @@ class ModelNew(nn.Module):
 
 @pytest.mark.parametrize("light", [False, True])
 def test_a_failed_build_that_a_module_catches_is_told_where_headers_may_be_missing(light: bool, tmp_path: Path) -> None:
-    extra = {LIGHT: "-I/nowhere"} if light else {}
+    extra = {LIGHT: "1"} if light else {}
     line = built(GOES_ON, tmp_path, extra).stdout.splitlines()[-1]
     assert line.startswith(COMPILER_FAILED if light else COMPILED)
     assert not light or base64.b64decode(line.removeprefix(COMPILER_FAILED)).decode() == WENT_ON
@@ -73,3 +75,42 @@ def test_a_module_that_asks_for_a_device_before_it_compiles_is_compiled_ahead(la
     done = built(MODULE.replace("LAYERS", layers), tmp_path)
     assert (tmp_path / "extensions" / "made" / "extension.so").exists(), done.stderr
     assert done.stdout.splitlines()[-1].removeprefix(COMPILED)
+
+
+INLINE = """
+import os
+import torch
+from torch import nn
+from torch.utils.cpp_extension import load_inline
+
+CODE = "torch::Tensor ones(torch::Tensor x) { return torch::add(torch::zeros({2}), torch::randint_like(x, 1, 2)); }"
+CODE += "torch::Tensor zeros() { return torch::zeros({2}); }"
+mine = load_inline(name="mine", cpp_sources=[CODE], functions=["ones", "zeros"])
+with open(os.path.join(os.environ["TORCH_EXTENSIONS_DIR"], "made"), "w") as file:
+    made = mine.ones(torch.zeros(2, requires_grad=True))
+    file.write(f"{made.tolist()} {made.requires_grad} {mine.zeros()._version}")
+
+class ModelNew(nn.Module):
+    pass
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+def test_an_inline_extension_compiled_with_light_headers_is_not_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "extensions"
+    done = built(INLINE, tmp_path, {LIGHT: "1"})
+    packed = tmp_path / "packed"
+    packed.write_bytes(base64.b64decode(done.stdout.splitlines()[-1].removeprefix(COMPILED)))
+    shutil.rmtree(folder)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(folder))
+    with packed.open("rb") as file:
+        unpack(file.fileno())
+    assert list(folder.glob("torch_headers/*/torch/types.h")), done.stderr
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
+    ninja = shutil.which("ninja", path=path)
+    assert ninja is not None
+    again = subprocess.run([ninja, "-C", str(folder / "mine")], capture_output=True, text=True, check=True)
+    assert "no work to do" in again.stdout
+    assert (folder / "made").read_text() == "[1.0, 1.0] False 0"

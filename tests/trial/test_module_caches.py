@@ -162,7 +162,8 @@ MISSING = 'cuda.cu(7): error: namespace "torch" has no member "stack_of_ours"'
         ("", [MISSING], [True, False]),
         ("", [MISSING, MISSING], [True, False]),
         ("", [module_caches.WENT_ON], [True, False]),
-        ("", ['cuda.cu(7): error: expected a ";"'], [True]),
+        ("", ['cuda.cu(7): error: expected a ";"'], [True, False]),
+        ("", ["ptxas error   : Entry function 'f' uses too much shared data"], [True]),
     ],
 )
 def test_cuda_code_is_compiled_without_the_hosts_api_unless_it_needs_that(
@@ -171,7 +172,7 @@ def test_cuda_code_is_compiled_without_the_hosts_api_unless_it_needs_that(
     light: list[bool] = []
 
     async def run(argv: object, *, environment: Mapping[str, str], **_: object) -> ProcessResult:
-        light.append(str(module_compilers._LIGHT_HEADERS) in environment.get("NVCC_PREPEND_FLAGS", ""))
+        light.append(module_caches.LIGHT in environment)
         words = failures[len(light) - 1].encode() if len(light) <= len(failures) else b""
         line = (COMPILER_FAILED if words else COMPILED) + base64.b64encode(words or b"an archive").decode()
         return ProcessResult(0, line, 1.0, False)
@@ -185,32 +186,6 @@ def test_cuda_code_is_compiled_without_the_hosts_api_unless_it_needs_that(
     found = asyncio.run(module_compilers.compile_module(case, FAKE_GPU, built, (), cast(Any, None), confinement))
     assert light == runs
     assert isinstance(found, BuildFailure) == (len(failures) == len(runs))
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-def test_the_light_headers_declare_tensors_and_operators(tmp_path: Path) -> None:
-    from torch.utils import cpp_extension
-
-    code = tmp_path / "k.cu"
-    code.write_text(
-        "#include <torch/extension.h>\n"
-        "__global__ void twice(const float* x, float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = 2 * x[threadIdx.x]; }\n"
-        "torch::Tensor run(torch::Tensor x) {\n"
-        '  TORCH_CHECK(x.is_contiguous(), "not contiguous");\n'
-        "  auto y = torch::empty_like(x).to(torch::kFloat32);\n"
-        "  twice<<<1, 32>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel());\n"
-        "  return at::sum(y, {0}, true);\n}\n"
-    )
-    paths = [f"-I{path}" for path in [*cpp_extension.include_paths(), sysconfig.get_path("include")]]
-    command = ["nvcc", "-std=c++17", "-arch=sm_90", "--expt-relaxed-constexpr", "-ptx", "-o", str(tmp_path / "k"), str(code)]
-    environment = {**os.environ, "NVCC_PREPEND_FLAGS": f"-I{module_compilers._LIGHT_HEADERS}"}
-    found = subprocess.run([*command, *paths], env=environment, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
-    dependencies = subprocess.run(
-        ["nvcc", "-std=c++17", "-M", str(code), *paths], env=environment, capture_output=True, text=True, check=True
-    ).stdout
-    assert "torch/types.h" in dependencies
-    assert "torch/optim.h" not in dependencies
 
 
 def test_a_changed_header_compiles_a_module_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,9 @@
 
 A *burst* is one order for many calls. A *turn* is one contestant's bursts: one on inputs that its process has not seen, then
 until the time of a call has settled, then those that count. On a CPU each of these has inputs of its own; on a GPU they come
-back, and in the last turn there is one more burst on inputs drawn again, and of a kernel the same once more on these. Each contestant has two turns in a process pair,
-A-B-B-A. A burst lasts many times as long as an order and its reply take, so that the judge's clock needs no help of the
-runner's.
+back, and in the last turn there is one more burst on inputs drawn again, and of a kernel the same once more on these. Each
+contestant has two turns in a process pair, A-B-B-A. A burst lasts many times as long as an order and its reply take, so that
+the judge's clock needs no help of the runner's.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel
-from engine.trial.runner import module_caches
+from engine.trial.runner import module_caches, torch_headers
 from engine.trial.runner.module_caches import COMPILED, COMPILER_FAILED, LIGHT, WENT_ON
 
 _FAILED = "Error building extension"
@@ -31,9 +31,10 @@ def main() -> None:
     own = os.dup(sys.stdout.fileno())
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     words = b""
-    failed = _failures()
+    load = msgspec.msgpack.decode(Path(sys.argv[1]).read_bytes(), type=LoadKernel)
+    failed = _failures(load.source)
     try:
-        _call(Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]])
+        _call(load, Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]])
     except BaseException as error:
         words = _words(error)
     if not words and failed and LIGHT in os.environ:
@@ -49,8 +50,11 @@ def main() -> None:
         os._exit(0)
 
 
-def _failures() -> list[BaseException]:
-    """The errors of torch's extension builder from now on, also those that a module catches, to go on without an extension."""
+def _failures(source: str) -> list[BaseException]:
+    """The errors of torch's extension builder from now on, also those that a module catches, to go on without an extension.
+
+    Where ``LIGHT`` is set, the builder's compilers get a part of torch's headers, as the module's source needs them.
+    """
     found: list[BaseException] = []
     try:
         from torch.utils import cpp_extension
@@ -59,6 +63,8 @@ def _failures() -> list[BaseException]:
     build = getattr(cpp_extension, _BUILD)
 
     def recording(*given: Any, **named: Any) -> Any:
+        if LIGHT in os.environ:
+            torch_headers.use(source)
         try:
             return build(*given, **named)
         except BaseException as error:
@@ -78,13 +84,12 @@ def _words(error: BaseException) -> bytes:
     return b""
 
 
-def _call(spec: Path, inputs: list[Path]) -> None:
+def _call(load: LoadKernel, spec: Path, inputs: list[Path]) -> None:
     import torch
 
     from engine.trial.runner.modules import construct_module
     from engine.trial.runner.profile_target import load_launcher
 
-    load = msgspec.msgpack.decode(spec.read_bytes(), type=LoadKernel)
     torch.set_num_threads(load.threads)
     if not inputs:
         # Many constructors compile only where they find a device. Weights are drawn on the CPU here.

@@ -1,3 +1,0 @@
-// Stands for torch/extension.h in CUDA code: tensors and operators, without modules, optimisers, pybind11 and the rest of the host's API.
-#pragma once
-#include <torch/types.h>
