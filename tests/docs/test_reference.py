@@ -34,7 +34,9 @@ READ_ONLY = {
 """Commands whose ``--json`` is compared with what the reference says of it."""
 
 
-OWN_VARIABLES = {"ESPALIER_ALONE", "ESPALIER_DEVICE", "ESPALIER_PROFILED", "ESPALIER_WORKSPACE"}
+OWN_VARIABLES = {
+    "ESPALIER_ALONE", "ESPALIER_DEVICE", "ESPALIER_LIGHT_HEADERS", "ESPALIER_PROFILED", "ESPALIER_WORKSPACE",
+}  # fmt: skip
 """What the program's processes tell each other."""
 
 
