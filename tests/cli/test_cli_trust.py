@@ -334,11 +334,12 @@ def test_reading_a_session_runs_nothing(espalier: Call, home: Path, marker: Path
     assert len(store.state_of(folder).kernels) == 10
     file = bundle.pack(folder, tmp_path / "strange.tar.gz")
     (python,) = [k.id for k in store.state_of(folder).kernels.values() if k.dialect is Dialect.PYTHON]
-    exports = ("report", "json", "sft", "pairs", "jsonl", "bundle", "module")
+    exports = {"report": "html", "json": "json", "sft": "jsonl", "pairs": "jsonl", "jsonl": "jsonl", "bundle": "tar.gz"}
+    exports["module"] = "py"
     reading = [
         *(("replay", where, "--headless", *how) for where in (folder, file) for how in ((), ("--story",), ("--json",))),
         ("follow", folder, "--headless"),
-        *(("export", folder, "--format", kind, "--force", "-o", tmp_path / f"out.{kind}.tar.gz") for kind in exports),
+        *(("export", folder, "--format", kind, "--force", "-o", tmp_path / f"out.{end}") for kind, end in exports.items()),
         ("export", folder, "--format", "module", "--kernel", python, "-o", tmp_path / "module.py"),
         ("session", "show", folder), ("session", "list"), ("session", "import", file), ("session", "limits", folder),
         ("kernel", "list", folder), ("kernel", "show", folder, python, "--code"), ("kernel", "show", folder, python, "--diff"),

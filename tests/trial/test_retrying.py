@@ -28,8 +28,8 @@ class Plans:
         self.done.append("restore")
         self.now = 0
 
-    def restart(self) -> None:
-        self.done.append("restart")
+    def close(self) -> None:
+        self.done.append("close")
 
 
 def out_of_memory() -> TrialFailed:
@@ -62,7 +62,7 @@ def test_a_kernel_that_never_fits_does_not_leave_the_frugal_plan_to_others() -> 
     with pytest.raises(TrialFailed, match="out of memory"):
         attempt(plans, 3)
     assert plans.now == 0
-    assert plans.done[-2:] == ["restart", "restore"]
+    assert plans.done[-2:] == ["close", "restore"]
     assert attempt(plans, 0) == 1
 
 

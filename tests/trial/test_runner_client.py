@@ -157,7 +157,7 @@ def test_a_forged_segment_rejects_the_kernel_and_leaves_no_descriptor_open(handl
     sent = [os.open(os.devnull, os.O_RDONLY) for _ in range(descriptors)]
     client = RunnerClient.__new__(RunnerClient)
     client._runner = SimpleNamespace(channel=SimpleNamespace(receive_times=lambda *_: (Segment(4096, handle), list(sent))))
-    client._segments, client._trusted, client.gate, client._host = Segments(), False, None, SimpleNamespace(reap=lambda _: None)
+    client._segments, client._trusted, client.gate, client._host = Segments(), False, None, SimpleNamespace(end=lambda _: None)
     with pytest.raises(TrialFailed) as failed:
         client._next_reply(1.0)
     assert failed.value.failure.kind is FailureKind.REJECTED
