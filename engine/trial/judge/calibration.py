@@ -40,10 +40,10 @@ from engine.trial.judge.ties import IndexTrace
 from engine.trial.judge.tolerance import HOPELESS, ClassPolicy, Policy, allowed_class, error_limit, make_policy
 
 _SEEDS = 2
-_MOST_SEEDS, _VARIES = 8, HOPELESS / 10
-"""Own cases where the limit is larger than this: what rounding does to nearly constant outputs depends on the weights, and the
-larger of two draws was seen to be a twentieth of the third."""
 """Cases on the problem's own inputs."""
+_MOST_SEEDS, _VARIES = 8, HOPELESS / 10
+"""So many at most where the limit is larger than this: what rounding does to nearly constant outputs depends on the weights,
+and the larger of two draws was seen to be a twentieth of the third."""
 _FEW_ELEMENTS = 16
 _FEW_ELEMENTS_ERROR = 1e-6
 """Lower bound on a class's error where every output has fewer than 16 elements: too few to show how rounding errors vary, and
@@ -160,8 +160,9 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
 
 
 def _own_cases(reference: Reference, default: PrecisionClass, main: Calibration | None, tolerance: str) -> _OwnCases:
-    """The errors on two cases; on one where that takes long: a verdict consults the reference again before it rejects.
-    On more where the error is large, and so varies from case to case.
+    """The errors on two cases; on more where they are large, and so vary from case to case; on one where that takes long.
+
+    A verdict consults the reference again before it rejects.
 
     A class that is neither the default nor asked for only explains an error: half, which is slow, is tried once then.
     """
