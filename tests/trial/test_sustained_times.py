@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from engine.domain import stats
 from engine.domain.regimes import ClockAndPower
 from engine.trial.judge import sustained_times as s
-from engine.trial.judge.call_times import Timing
+from engine.trial.judge.call_times import During, Timing
 from engine.trial.judge.conditions import UnderLoad
 from engine.trial.judge.interleaving import Contestants
 from engine.trial.judge.sustained import SustainedTrial
@@ -80,6 +81,88 @@ def test_constant_times_have_settled_and_a_falling_clock_has_not(call_us: float,
     assert s.is_steady([call_us] * bursts, PACE)
     assert not s.is_steady([call_us * 1.01**n for n in range(bursts)], PACE)
     assert s.is_steady([call_us * 1.01**n for n in range(bursts)] + [call_us * 2] * 6, PACE)
+
+
+COOL, CAPPED = UnderLoad(1980, 300.0), UnderLoad(1700, 700.0, ("power cap",))
+
+
+@pytest.mark.parametrize(
+    ("call_us", "readings", "enough"),
+    [
+        ([100.0, 101.0] * 3, [None] + [COOL] * 5, True),
+        ([100.0, 101.0] * 2, [COOL] * 4, False),
+        ([100.0, 100.0, 100.0, 110.0, 110.0], [COOL] * 5, False),
+        ([100.0] * 5, [COOL] * 4 + [CAPPED], False),
+        ([100.0] * 5, [COOL] * 4 + [None], False),
+        ([100.0] * 5, [CAPPED] * 3 + [COOL] * 2, True),
+    ],
+)
+def test_calls_that_differ_by_noise_have_settled_only_where_no_clock_is_lowered(
+    call_us: list[float], readings: list[UnderLoad | None], enough: bool
+) -> None:
+    assert s.is_unthrottled(call_us, readings, PACE) == enough
+    assert not s.is_unthrottled(call_us, readings, PACE.strict)
+    assert not s.is_unthrottled(call_us, readings, s.PACES["cpu"])
+
+
+class Bursts:
+    """A judge's side of a runner whose calls take ``call_us``, one after the other, on a GPU with these readings."""
+
+    slots = 8
+    calibration = SimpleNamespace(judges_perturbed=False)
+
+    def __init__(self, call_us: Callable[[int], float], readings: Callable[[int], UnderLoad]) -> None:
+        self.calls: list[int] = []
+        self._call_us, self._readings = call_us, readings
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *_, **__: self
+
+    def of_runner(self, *_: object) -> Bursts:
+        return self
+
+    @property
+    def elsewhere(self) -> str:
+        return ""
+
+    def under_load(self) -> UnderLoad:
+        return self._readings(len(self.calls))
+
+    def call(self, order: RunKernel, hooks: object = (), *, during: During | None = None) -> Timing:
+        if during is not None:
+            during.act()
+        us = order.calls * self._call_us(len(self.calls))
+        self.calls.append(order.calls)
+        return Timing(us, us, 0.0)
+
+    def turn(self) -> s.ContestantTurn:
+        setup = SimpleNamespace(order=random.Random(1), holds=True, monitor=self, contention=self)
+        contest = Contestants({}, {"eager": cast(Any, self)}, {})
+        return SustainedTrial(cast(Any, self), contest, cast(Any, setup), PACE)._turn("eager", cast(Any, self), last=False)
+
+
+def test_the_first_call_of_a_process_does_not_decide_how_many_calls_are_on_fresh_inputs() -> None:
+    """KernelBench's mnist2 was quarantined on an H200: loading its extension took 30 ms, so one call had fresh inputs."""
+    found = Bursts(lambda n: 30e3 if n == 0 else 100.0, lambda _: COOL).turn()
+    assert found.fresh.calls == Bursts.slots
+
+
+def test_a_host_bound_kernel_needs_few_bursts_and_one_at_the_power_limit_as_many_as_before() -> None:
+    noisy = random.Random(2)
+    host_bound = Bursts(lambda _: noisy.uniform(99.0, 101.0), lambda _: COOL).turn()
+    assert (host_bound.before, host_bound.settled) == (5, True)
+    assert all(one.wall_us < 20e3 for one in host_bound.counted)
+    capped = Bursts(lambda _: noisy.uniform(99.0, 101.0), lambda _: CAPPED).turn()
+    assert capped.before > 5
+    assert all(one.wall_us > 35e3 for one in capped.counted)
+
+
+def test_a_clock_that_falls_while_bursts_count_has_not_settled() -> None:
+    """The power limit acts late: what was counted until then is dropped."""
+    late = Bursts(lambda n: 100.0 if n < 9 else 130.0, lambda n: COOL if n < 8 else CAPPED).turn()
+    assert late.settled
+    assert late.call_us == 130.0
+    assert all(reading == CAPPED for reading in late.readings)
 
 
 @given(st.floats(0.01, 1e7), st.integers(1, 20_000), st.floats(0.0, 1000.0))

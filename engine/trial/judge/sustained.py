@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from engine.domain.model import FailureKind
 from engine.trial.judge.call_order import CallOrder
@@ -26,7 +26,7 @@ from engine.trial.judge.interleaving import Contestants, PairSetup
 from engine.trial.judge.judged_calls import CheckTally, judge_outputs, receive_delivered, still_written, unreadable_outputs_fail
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.runner_client import RunnerClient
-from engine.trial.judge.sustained_times import Burst, ContestantTurn, Pace, SustainedPair, is_steady
+from engine.trial.judge.sustained_times import Burst, ContestantTurn, Pace, SustainedPair, is_steady, is_unthrottled
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.timing import NULL
 from engine.trial.judge.watch import Watch
@@ -40,6 +40,21 @@ _ROUGH = 2
 """Calls of the burst that shows how long a call takes: of a burst, no cache is flushed, and a module may report new memory."""
 _READ_AT = 0.5
 """When clock and power are read, as a share of a burst's expected duration."""
+
+
+_Read = tuple[Burst, UnderLoad | None]
+"""A burst, with a reading of the device meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """The bursts before those that count."""
+
+    bursts: int
+    last: Burst
+    settled: bool
+    unthrottled: bool
+    """Whether they have settled because nothing has lowered a clock."""
 
 
 class SustainedTrial:
@@ -82,28 +97,54 @@ class SustainedTrial:
         bed, pace, first = self._bed, self._pace, self._rng.randrange(self._bed.slots)
         bed.turn_to(name)
         bed.settle()
-        rough, _ = self._burst(runner, first, _ROUGH)
-        few = max(1, min(bed.slots, pace.calls(rough)))
+        few = max(1, min(bed.slots, pace.calls(self._rough(runner, first))))
         self._draw_again(first, max(few, _ROUGH))
         self._poison(range(bed.slots) if judged else ())
         fresh, _ = self._burst(runner, first, few, checked=judged)
-        calls = pace.calls(fresh)
-        before: list[Burst] = []
-        most = pace.within(pace.most, fresh.most_us * calls)
-        while len(before) < most and not is_steady([one.call_us for one in before], pace):
-            before.append(self._burst(runner, first, calls)[0])
-            calls = pace.calls(before[-1])
-        settled = is_steady([one.call_us for one in before], pace) or most < pace.least
-        wanted = pace.within(pace.counted, before[-1].wall_us)
+        before = self._settle(runner, first, fresh, pace)
         if not pace.repeats:
-            few = min(calls, bed.slots)
-            counted = tuple(self._fresh(runner, first, few, judged=judged) for _ in range(wanted))
-            return ContestantTurn(fresh, counted, len(before), settled)
-        found = [self._again(runner, first, calls, before[-1].wall_us, judged and n == wanted) for n in range(1, wanted + 1)]
+            few = min(pace.calls(before.last), bed.slots)
+            wanted = range(pace.within(pace.counted, before.last.wall_us))
+            counted = tuple(self._fresh(runner, first, few, judged=judged) for _ in wanted)
+            return ContestantTurn(fresh, counted, before.bursts, before.settled)
+        found = self._counted(runner, first, before, judged=judged)
+        if before.unthrottled and any(reading is not None and reading.slowed_by for _, reading in found):
+            before = self._settle(runner, first, before.last, pace.strict)
+            found = self._counted(runner, first, before, judged=judged)
         late = self._fresh(runner, first, few, judged=judged) if last else None
         again = self._seen(runner, first, few) if last and judged else None
         readings = tuple(reading for _, reading in found if reading is not None)
-        return ContestantTurn(fresh, tuple(burst for burst, _ in found), len(before), settled, readings, late, again)
+        return ContestantTurn(fresh, tuple(burst for burst, _ in found), before.bursts, before.settled, readings, late, again)
+
+    def _rough(self, runner: RunnerClient, first: int) -> Burst:
+        """A burst that shows how long a call takes; once more where it is slow: the first call of a process loads code."""
+        rough, _ = self._burst(runner, first, _ROUGH)
+        return rough if self._pace.calls(rough) >= self._bed.slots else self._burst(runner, first, _ROUGH)[0]
+
+    def _settle(self, runner: RunnerClient, first: int, fresh: Burst, pace: Pace) -> _Settled:
+        """Bursts until the time of a call has settled, or as many as the pace allows."""
+        calls, last = pace.calls(fresh), fresh
+        most = pace.within(pace.most, fresh.most_us * calls)
+        call_us: list[float] = []
+        readings: list[UnderLoad | None] = []
+        steady = unthrottled = False
+        while len(call_us) < most and not (steady or unthrottled):
+            last, reading = self._burst(runner, first, calls, calls * last.call_us if call_us else 0.0)
+            call_us.append(last.call_us)
+            readings.append(reading)
+            calls = pace.calls(last)
+            steady, unthrottled = is_steady(call_us, pace), is_unthrottled(call_us, readings, pace)
+        return _Settled(len(call_us), last, steady or unthrottled or most < pace.least, unthrottled)
+
+    def _counted(self, runner: RunnerClient, first: int, before: _Settled, *, judged: bool) -> list[_Read]:
+        """The bursts that count, on inputs of those before but for a few elements; the outputs of the last one are checked."""
+        pace, last = self._pace, before.last
+        calls, found = pace.calls(last, short=before.unthrottled), list[_Read]()
+        wanted = pace.within(pace.counted, last.wall_us)
+        for number in range(1, wanted + 1):
+            self._swap_elements()
+            found.append(self._burst(runner, first, calls, calls * last.call_us, checked=judged and number == wanted))
+        return found
 
     def _fresh(self, runner: RunnerClient, first: int, calls: int, *, judged: bool) -> Burst:
         """Calls on inputs that the process has not seen, of which one is checked. Raises TrialFailed.
@@ -128,13 +169,6 @@ class SustainedTrial:
         for slot in slots:
             self._bed.poison(slot)
         self._bed.settle()
-
-    def _again(
-        self, runner: RunnerClient, first: int, calls: int, expected_us: float, checked: bool
-    ) -> tuple[Burst, UnderLoad | None]:
-        """Calls on inputs of the bursts before, but for a few elements."""
-        self._swap_elements()
-        return self._burst(runner, first, calls, expected_us, checked=checked)
 
     def _slots(self, first: int, calls: int) -> list[int]:
         """The slots of the last calls of a burst, each slot once, in the order of these calls."""
@@ -163,9 +197,7 @@ class SustainedTrial:
             self._bed.swap_elements(slot)
         self._bed.settle()
 
-    def _burst(
-        self, runner: RunnerClient, first: int, calls: int, expected_us: float = 0.0, *, checked: bool = False
-    ) -> tuple[Burst, UnderLoad | None]:
+    def _burst(self, runner: RunnerClient, first: int, calls: int, expected_us: float = 0.0, *, checked: bool = False) -> _Read:
         """One burst, with a reading of the device halfway through where its duration is known.
 
         ``checked``: the outputs of one of its calls are. Raises TrialFailed.

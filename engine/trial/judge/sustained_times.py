@@ -44,6 +44,16 @@ _HOST_SHARE = 0.97
 
 
 @dataclass(frozen=True, slots=True)
+class Unthrottled:
+    """What is enough where the power limit has not lowered a clock: what still changes then is noise of the host."""
+
+    least: int
+    steady: float
+    burst_us: float
+    """Wanted duration of a burst that counts."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pace:
     """How long bursts are and how many there are, by kind of device."""
 
@@ -60,10 +70,13 @@ class Pace:
     """Change of the median, as a share, that counts as settled."""
     repeats: bool = True
     """Whether inputs come back in bursts that count. Otherwise these have at most as many calls as there are slots."""
+    unthrottled: Unthrottled | None = None
+    """What is enough while no clock is lowered."""
 
-    def calls(self, last: Burst) -> int:
-        """Calls of the burst after ``last``."""
-        return max(1, min(_MOST_CALLS, round(self.burst_us / last.most_us)))
+    def calls(self, last: Burst, *, short: bool = False) -> int:
+        """Calls of the burst after ``last``; ``short``: of one that counts while no clock is lowered."""
+        wanted_us = self.unthrottled.burst_us if short and self.unthrottled is not None else self.burst_us
+        return max(1, min(_MOST_CALLS, round(wanted_us / last.most_us)))
 
     def within(self, bursts: int, burst_us: float) -> int:
         """So many bursts, or as many as the budget allows."""
@@ -74,9 +87,17 @@ class Pace:
         few = max(1, min(workloads, 4))
         return replace(self, burst_us=self.burst_us / few, budget_us=self.budget_us / few)
 
+    @property
+    def strict(self) -> Pace:
+        """The pace where a clock is lowered."""
+        return replace(self, unthrottled=None)
 
-PACES = {"cuda": Pace(40e3, 6, 16, 4, 1e6, 0.004), "cpu": Pace(10e3, 4, 12, 5, 0.3e6, 0.03, repeats=False)}
-"""A GPU's power limit takes about 0.1 s to lower the clock: at least 0.24 s of load come before the time counts."""
+
+PACES = {
+    "cuda": Pace(40e3, 6, 16, 4, 1e6, 0.004, unthrottled=Unthrottled(5, 0.03, 15e3)),
+    "cpu": Pace(10e3, 4, 12, 5, 0.3e6, 0.03, repeats=False),
+}
+"""A GPU's power limit takes about 0.1 s to lower the clock: at least 0.2 s of load come before the time counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +174,26 @@ class SustainedPair:
 
 def is_steady(call_us: Sequence[float], pace: Pace) -> bool:
     """Whether the time of a call has settled: the last bursts take as long as those before them."""
-    if len(call_us) < pace.least:
+    return _agree(call_us, pace.least, pace.steady)
+
+
+def is_unthrottled(call_us: Sequence[float], readings: Sequence[UnderLoad | None], pace: Pace) -> bool:
+    """Whether the time of a call has settled because nothing has lowered a clock: not before it would have.
+
+    ``readings``: of the device during each burst.
+    """
+    enough = pace.unthrottled
+    if enough is None or any(reading is None or reading.slowed_by for reading in readings[-(enough.least // 2) :]):
         return False
-    half = pace.least // 2
+    return _agree(call_us, enough.least, enough.steady)
+
+
+def _agree(call_us: Sequence[float], least: int, steady: float) -> bool:
+    if len(call_us) < least:
+        return False
+    half = least // 2
     late, early = statistics.median(call_us[-half:]), statistics.median(call_us[-2 * half : -half])
-    return abs(math.log(late / early)) <= pace.steady
+    return abs(math.log(late / early)) <= steady
 
 
 def log_ratios(pairs: Sequence[SustainedPair], slower: str, faster: str) -> list[float]:
