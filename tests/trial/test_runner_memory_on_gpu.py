@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import weakref
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 from support.fake_driver import FakeDriver
 
 from engine.trial.messages import ArenaHandle, LoadKernel, RunKernel
-from engine.trial.runner import launchers, stopwatch
+from engine.trial.runner import device_context, launchers, stopwatch
 from engine.trial.runner.stopwatch import Sample
 from engine.trial.shared.arena import DeviceBorrowed
 from engine.trial.shared.cuda import device_memory, driver
@@ -19,11 +20,12 @@ from engine.trial.shared.cuda.device_memory import DeviceHandle, Means
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     made = FakeDriver()
     monkeypatch.setattr(driver, "bindings", lambda: made)
     monkeypatch.setattr(driver.Context, "open", lambda index: SimpleNamespace(index=index))
-    return made
+    yield made
+    device_context.context_of.cache_clear()
 
 
 def borrowed() -> DeviceBorrowed:

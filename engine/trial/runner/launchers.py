@@ -67,10 +67,10 @@ def make_timer(load: LoadKernel, gate: Borrowed | None, send: Send) -> Timed:
 @cache
 def stopwatch_of(device: int, tools: bytes) -> Stopwatch:
     """The stopwatch of this process, for all kernels that it loads: its buffer takes twice the size of the L2 cache."""
+    from engine.trial.runner.device_context import context_of
     from engine.trial.runner.stopwatch import Stopwatch
-    from engine.trial.shared.cuda import driver
 
-    return Stopwatch(driver.Context.open(device), tools=tools)
+    return Stopwatch(context_of(device), tools=tools)
 
 
 def _timed_on_cpu(work: Callable[[], Any], order: RunKernel, outputs: Addresses = no_outputs) -> ClaimedTimes | Fault:
@@ -93,7 +93,8 @@ def make_launcher(load: LoadKernel, lent: LentOperands, artefact: int | None, ga
             return HostLauncher(load, lent, artefact, timed)
         case "plan":
             assert artefact is not None
-            return PlanLauncher(load, lent, artefact, timed)
+            with open(artefact, "rb"):  # closes it: a process loads many
+                return PlanLauncher(load, lent, artefact, timed)
         case "module" | "baseline":
             if load.contract == "module":
                 _find_compiled(load, artefact)
