@@ -224,7 +224,8 @@ class Judge:
         self._checks_next = False
         self._trials[0].bed()
         checked = self._pool.checked(candidate)
-        self._pool.discard_prestarted()
+        if checked is None:
+            self._pool.discard_prestarted()  # else they were started for this kernel
         found = {}
         with checked or self._pool.kernel(candidate.contract) as runner:
             for place, (trial, built) in enumerate(zip(self._trials, candidate.each(), strict=True)):
