@@ -325,6 +325,33 @@ def test_what_a_kernel_without_host_code_leaves_over_serves_the_next(
     assert (pool.kernel(contract) is waiting[0]) is kept
 
 
+@pytest.mark.parametrize(
+    ("kind", "contract", "options", "renewed"),
+    [
+        ("cuda", "plan", {}, True),
+        ("cuda", "plan", {"fresh": True}, True),
+        ("cuda", "plan", {"rival": True}, False),
+        ("cuda", "host", {}, False),
+        ("cuda", "module", {}, False),
+        ("cpu", "host", {}, False),
+    ],
+)
+@pytest.mark.parametrize("keeps_processes", [True, False])
+def test_the_process_of_a_kernel_without_host_code_serves_the_next(
+    kind: str, contract: str, options: dict[str, bool], *, renewed: bool, keeps_processes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, where starts and ends of processes wait for those of other GPUs; where memory is scarce, it ends."""
+    monkeypatch.setattr(process_pool, "RunnerClient", lambda host, **options: FakeRunner(give_back=None, **options))
+    pool = ProcessPool(catalog.find("softmax"), replace(devices.describe("cpu"), kind=kind), cold=True, confined=False)
+    pool.use(replace(ROOMY, keeps_processes=keeps_processes))
+    used, again = pool.kernel(contract, **options), FakeRunner(is_renewed=True, few_queues=True, stand_by=lambda: None)
+    used.renewed = lambda: again  # type: ignore[method-assign, assignment, return-value]
+    (used.give_back or type(used).close)(used)
+    goes_on = renewed and keeps_processes
+    assert (pool.kernel("plan") is again) is goes_on  # type: ignore[comparison-overlap]
+    assert used.alive is goes_on  # the fake one still says so
+
+
 @pytest.mark.parametrize(("kind", "up", "started"), [("cuda", True, 1), ("cuda", False, 0), ("cpu", True, 0)])
 def test_the_first_process_starts_while_the_check_is_calibrated(
     kind: str, *, up: bool, started: int, monkeypatch: pytest.MonkeyPatch
