@@ -279,7 +279,7 @@ class Judge:
         return MeasureReply(whole, self._raw(pairs), evidence)
 
     def sustain(self, candidate: Candidate, say: Say) -> SustainReply:
-        """Process pairs in the sustained regime, with fresh processes. Raises TrialFailed."""
+        """Process pairs in the sustained regime. Raises TrialFailed."""
         if reason := self._cannot_repeat():
             return SustainReply(None, note=reason)
         return self._sustained.measure(candidate, say)

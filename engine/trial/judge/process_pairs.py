@@ -1,4 +1,4 @@
-"""Process pairs: fresh runners of the judged kernels beside the baselines', until no further pair is owed. Imports torch."""
+"""Process pairs: runners of the judged kernels beside the baselines', until no further pair is owed. Imports torch."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class SpareRunners:
         """In use, by kernels with it."""
 
     def start(self, count: int, new: Callable[[], RunnerClient]) -> None:
-        """Start runners until so many wait. They serve one kernel only, unless it has no host code."""
+        """Start runners until so many wait."""
         if count and not self._waiting:
             self._untouched = not self._beside_host_code()
         while len(self._waiting) < count:
