@@ -123,7 +123,6 @@ def time_resets(seconds: float) -> _Times:
     """The times of resetting the context of this process and opening it again; each has a runner's stopwatch to drop."""
     cuda.initialise()
     open_context(0)
-    renew_context(0)  # the first one imports what a runner has imported
     name = "reset and reopen a context"
     _meet(name)
     took: list[float] = []

@@ -306,13 +306,13 @@ class EmulatedHost(Host):
 
 def main() -> None:
     """A host process; each of its forks has a driver of its own."""
-    from engine.trial.runner import host, stopwatch
+    from engine.trial.runner import device_context, host
     from engine.trial.shared.cuda import driver
 
     emulated = EmulatedDriver()
     replaced: dict[Any, dict[str, Any]] = {
         driver: {"bindings": lambda: emulated, "native": lambda: _Native(emulated), "preload": lambda: None},
-        stopwatch: {"Stopwatch": _Clock},
+        device_context: {"Stopwatch": _Clock},
         host: {"_warm_up": _warm_up},
     }
     for module, names in replaced.items():

@@ -232,8 +232,8 @@ class ProcessPool:
     def prestart(self, kernels: int) -> None:
         """Start the runners of the next precise measurement: their contexts are created while the kernel is verified.
 
-        It is expected to be of the last one's contract. They share its PID namespace: those that its host code could reach serve
-        no other kernel.
+        The kernel is expected to be of the last one's contract. They share its PID namespace: those that its host code could
+        reach serve no other.
         """
         self._spares.start(kernels if self._keeps_processes else min(kernels, self._pairs_ahead), self._new_runner)
 

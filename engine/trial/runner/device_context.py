@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from engine.trial.runner.stopwatch import Stopwatch
 from engine.trial.shared.cuda import device_memory
 from engine.trial.shared.cuda.driver import Context
 
@@ -12,6 +13,12 @@ from engine.trial.shared.cuda.driver import Context
 def context_of(device: int) -> Context:
     """The context on ``cuda:device``, made at first use and retained once. Raises :class:`DeviceError`."""
     return Context.open(device)
+
+
+@cache
+def stopwatch_of(device: int, tools: bytes) -> Stopwatch:
+    """The stopwatch of the context, for all kernels that it loads: its buffer takes twice the size of the L2 cache."""
+    return Stopwatch(context_of(device), tools=tools)
 
 
 def open_context(device: int) -> None:
@@ -26,9 +33,7 @@ def renew_context(device: int) -> None:
     context's. Lent memory is unmapped here, and a workspace is filled before its first use. On the host only trusted code has
     run.
     """
-    from engine.trial.runner import launchers
-
-    launchers.stopwatch_of.cache_clear()  # its memory, events and code end with the context
+    stopwatch_of.cache_clear()  # its memory, events and code end with the context
     device_memory.give_back_all()
     context_of(device).reset()
     context_of.cache_clear()
