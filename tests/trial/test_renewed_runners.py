@@ -154,9 +154,10 @@ def test_a_kernel_with_host_code_meets_no_process_of_another(bench: Bench) -> No
         second = pid_of(beside)
         bench.call(beside, b"count")
     assert has_ended(bench, second)
+    host_code.close()
     with bench.runner() as before:
         third = pid_of(before)
-        host_code.close()
+        bench.call(before, b"count")
         bench.spares.expose()
     assert has_ended(bench, third)
     with bench.runner() as after:
