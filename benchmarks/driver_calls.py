@@ -6,8 +6,9 @@ for one GPU at a time, GPUs wait for each other, and a fleet on that host scales
 Each call is repeated for ``--seconds`` in a process on the first GPU, then in a process on every GPU at once. Printed are the
 medians in microseconds, their ratio (1: GPUs do not hinder each other), and the calls that all GPUs together make in the time
 of one alone: of N GPUs N where nothing is shared, 1 where one lock is. Contexts are created in processes of their own, with
-eight work queues (the driver's default) and with two, as kernels of the plan contract get them. Last, both kinds of context
-time a clearing of 4 KiB with events: a difference would be a bias between a kernel and a baseline.
+eight work queues (the driver's default) and with two, as kernels of the plan contract get them. Such a context is also reset
+and opened again, as it is for the next kernel in the same process. Last, both kinds of context, and one that was opened again,
+time a clearing of 4 KiB with events: a difference would be a bias between a kernel and a baseline, or between kernels.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import msgspec
 from engine.domain.errors import DeviceError
 from engine.session.devices import gpu_names
 from engine.trial.judge.nvml import NvmlMissing, open_gpu
+from engine.trial.runner.device_context import context_of, open_context, renew_context
 from engine.trial.runner.gpu_launch import LaunchFault, Module
 from engine.trial.runner.stopwatch import Stopwatch
 from engine.trial.shared.cuda import driver as cuda
@@ -35,6 +37,7 @@ from engine.trial.shared.cuda.device_memory import BorrowedArena, LentArena
 
 _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 _FEW_QUEUES = {_QUEUES: "2"}
+_PLAIN: Mapping[str, str] = {}
 _LENT_BYTES = 128 << 20
 _SMALL_BYTES = 4 << 20
 _PERSISTING_L2 = 6
@@ -116,10 +119,29 @@ def time_context() -> _Times:
     return {"start the driver": [began - start], "create a context": [time.perf_counter() - began]}
 
 
-def time_events() -> list[float]:
-    """Microseconds of clearing 4 KiB by a runner's stopwatch, held and with cold caches."""
+def time_resets(seconds: float) -> _Times:
+    """The times of resetting the context of this process and opening it again; each has a runner's stopwatch to drop."""
     cuda.initialise()
-    context = cuda.Context.open(0)
+    open_context(0)
+    name = "reset and reopen a context"
+    _meet(name)
+    took: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(took) < _LEAST:
+        Stopwatch(context_of(0))
+        start = time.perf_counter()
+        renew_context(0)
+        took.append(time.perf_counter() - start)
+    return {name: took}
+
+
+def time_events(*, renewed: bool = False) -> list[float]:
+    """Microseconds of clearing 4 KiB by a runner's stopwatch, held and with cold caches; in a context that was ``renewed``."""
+    cuda.initialise()
+    open_context(0)
+    if renewed:
+        renew_context(0)
+    context = context_of(0)
     watch = Stopwatch(context, tools=hold_kernel.link())
     place = int(cuda.check(cuda.bindings().cuMemAlloc(_SMALL_BYTES), "allocating"))
     native = cuda.native()
@@ -170,9 +192,9 @@ class Process:
         self._process.wait()
 
 
-def together(gpus: Sequence[str], seconds: float) -> _Times:
-    """Times of the calls in a process on each of these GPUs, all at once."""
-    processes = [Process(gpu, "calls", seconds, {}) for gpu in gpus]
+def together(gpus: Sequence[str], seconds: float, part: str = "calls", environment: Mapping[str, str] = _PLAIN) -> _Times:
+    """Times of the calls of a part in a process on each of these GPUs, all at once."""
+    processes = [Process(gpu, part, seconds, environment) for gpu in gpus]
     times: _Times = {}
     try:
         while True:
@@ -235,7 +257,7 @@ def main() -> None:
     parser.add_argument("--devices", default="", help="numbers of GPUs, comma separated. Default: all")
     parser.add_argument("--seconds", type=float, default=0.5, help="for each call")
     parser.add_argument("--rounds", type=int, default=5, help="processes for each kind of context and GPU")
-    parser.add_argument("--part", choices=("calls", "context", "events"), help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=("calls", "context", "resets", "events", "renewed"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     try:
         if options.part:
@@ -249,7 +271,10 @@ def main() -> None:
 def _part(part: str, seconds: float) -> None:
     if part == "context":
         _meet("ready")
-    found = {"calls": lambda: time_calls(seconds), "context": time_context, "events": time_events}[part]()
+    found = {
+        "calls": lambda: time_calls(seconds), "context": time_context, "resets": lambda: time_resets(seconds),
+        "events": time_events, "renewed": lambda: time_events(renewed=True),
+    }[part]()  # fmt: skip
     print(msgspec.json.encode(found).decode(), flush=True)
     sys.stdin.readline()
 
@@ -263,13 +288,18 @@ def _compare(options: argparse.Namespace) -> None:
     print(f"{'microseconds, median':46}{'alone':>12}{'together':>12}{'ratio':>8}{'gain':>8}")
     for note, environment in ((", eight queues", {}), (", two queues", _FEW_QUEUES)):
         _report(gpus, contexts(gpus[:1], environment, options.rounds), contexts(gpus, environment, options.rounds), note)
+    resets = (together(some, options.seconds, "resets", _FEW_QUEUES) for some in (gpus[:1], gpus))
+    _report(gpus, *resets, ", two queues")
     for at_once, how in ((False, "one after the other"), (True, "at once")):
         made = (_with_contexts(gpus[:1] * _RUNNERS, _FEW_QUEUES) for _ in range(options.rounds))
         took = median(_end_all([process for process, _ in one], at_once=at_once) for one in made)
         print(f"{f'end {_RUNNERS} processes of one GPU, {how}':46}{took * 1e6:12,.0f}", flush=True)
     _report(gpus, together(gpus[:1], options.seconds), together(gpus, options.seconds))
-    for note, environment in (("eight queues", {}), ("two queues", _FEW_QUEUES)):
-        process = Process(gpus[0], "events", 0.0, environment)
+    kinds = (
+        ("eight queues", "events", _PLAIN), ("two queues", "events", _FEW_QUEUES), ("two, reopened", "renewed", _FEW_QUEUES),
+    )  # fmt: skip
+    for note, part, environment in kinds:
+        process = Process(gpus[0], part, 0.0, environment)
         found = msgspec.json.decode(process.line(), type=list[float])
         process.end()
         print(f"events around a clearing of 4 KiB, {note}: {median(found):.2f} µs in {len(found)} samples")

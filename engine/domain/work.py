@@ -89,7 +89,7 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Measure precisely: interleaved pairs against the baseline, in fresh processes."""
+    """Measure precisely: interleaved pairs against the baseline, in several processes."""
 
     kernel: str
     attempt: int

@@ -175,12 +175,19 @@ class Switch(Message, frozen=True):
     kept: int
 
 
+class Renew(Message, frozen=True):
+    """Drop what was loaded and replace the device context: nothing of the last kernel is left for the next one.
+
+    Sent only to a runner on a GPU in which no host code of a kernel has run.
+    """
+
+
 class CheckWorkspace(Message, frozen=True):
     """Say whether the kernel has written past its workspace. Sent last, or before a ``LoadKernel``: it tells no phase."""
 
 
 class RunnerReady(Message, frozen=True):
-    """Sent once the device context exists, and after each ``LoadKernel``, ``Switch`` and ``CheckWorkspace``."""
+    """Sent once the device context exists, and after each ``LoadKernel``, ``Switch``, ``CheckWorkspace`` and ``Renew``."""
 
     seconds: float
     unmatched: tuple[str, ...] = ()
@@ -252,5 +259,5 @@ class Fault(Message, frozen=True):
 
 HostRequest = Spawn | Freeze | Stop | Thaw | ThawChildren | Reap
 HostReply = Spawned | Done | AllStopped | StillRunning | RunnerEnded
-RunnerRequest = LoadKernel | Switch | RunKernel | CheckWorkspace
+RunnerRequest = LoadKernel | Switch | RunKernel | CheckWorkspace | Renew
 RunnerReply = RunnerReady | Armed | Segment | SegmentFreed | ClaimedTimes | Fault

@@ -7,7 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 GRANULE = 1 << 21
-_ANSWERS = {"cuMemGetAllocationGranularity": GRANULE, "cuMemAddressReserve": 1 << 40, "cuMemImportFromShareableHandle": 7}
+_ANSWERS = {
+    "cuMemGetAllocationGranularity": GRANULE,
+    "cuMemAddressReserve": 1 << 40,
+    "cuMemImportFromShareableHandle": 7,
+    "cuMemAlloc": 1 << 41,
+}
 
 
 class FakeDriver:

@@ -27,6 +27,22 @@ from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.taken_outputs import Left
 from engine.trial.protocol import Candidate, OpenRequest, WorkloadBinary
 
+
+class FakeRunner(SimpleNamespace):
+    """A runner of which only a few attributes are used."""
+
+    __hash__ = object.__hash__
+    alive = True
+    few_queues = True
+    is_renewed = False
+
+    def close(self) -> None:
+        self.alive = False
+
+    def load(self, *_: object, **__: object) -> None:
+        """Nothing is loaded."""
+
+
 SMALL = Workload("small", {"rows": 4, "width": 32})
 FRUGAL = MemoryPlan(1, keeps_inputs=False, keeps_processes=False, copies_on_host=True, exact_on_host=True)
 Bed = test_bed.TestBed  # names that pytest does not collect
@@ -283,13 +299,9 @@ def test_a_kernel_gets_no_process_that_has_ended() -> None:
     """A prestarted process may have died with its host, or while its context was created."""
     device = devices.describe("cpu")
     pool = ProcessPool(catalog.find("softmax"), device, cold=True, confined=False)
-    closed: list[bool] = []
-    living, ended = (
-        SimpleNamespace(alive=alive, few_queues=True, close=lambda: closed.append(True)) for alive in (True, False)
-    )
-    pool._prestarted += [living, ended, ended]  # type: ignore[list-item]
+    living, *ended = (FakeRunner(alive=alive) for alive in (True, False, False))
+    pool._spares._waiting += cast(list[RunnerClient], [*ended, living])
     assert pool.kernel("plan") is living  # type: ignore[comparison-overlap]
-    assert len(closed) == 2
 
 
 @pytest.mark.parametrize(
@@ -300,17 +312,44 @@ def test_what_a_kernel_without_host_code_leaves_over_serves_the_next(
     kind: str, contract: str, *, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Most kernels of a round are only screened: two processes of each were ended unused."""
-    monkeypatch.setattr(
-        process_pool, "RunnerClient", lambda host, **options: SimpleNamespace(alive=True, close=lambda: None, **options)
-    )
+    monkeypatch.setattr(process_pool, "RunnerClient", lambda host, **options: FakeRunner(**options))
     pool = ProcessPool(catalog.find("softmax"), replace(devices.describe("cpu"), kind=kind), cold=True, confined=False)
-    pool.kernel(contract)
+    runner, candidate = pool.kernel(contract), Candidate(contract, "k", "", {}, WorkloadBinary(SMALL))
     pool.prestart(2)
-    waiting = list(pool._prestarted)
-    pool._let_run(contract)
+    waiting = list(pool._spares._waiting)
+    monkeypatch.setattr(pool, "_load", lambda *_, **__: (None, []))
+    monkeypatch.setattr(pool, "_module_arguments", lambda _: ())
+    pool.load_kernel(runner, cast(Bed, None), candidate, candidate.built)
     pool.discard_prestarted()
-    assert pool._prestarted == (waiting if kept else [])
-    assert (pool.kernel(contract) is waiting[1]) is kept
+    assert pool._spares._waiting == (waiting if kept else [])
+    assert (pool.kernel(contract) is waiting[0]) is kept
+
+
+@pytest.mark.parametrize(
+    ("kind", "contract", "options", "renewed"),
+    [
+        ("cuda", "plan", {}, True),
+        ("cuda", "plan", {"fresh": True}, True),
+        ("cuda", "plan", {"rival": True}, False),
+        ("cuda", "host", {}, False),
+        ("cuda", "module", {}, False),
+        ("cpu", "host", {}, False),
+    ],
+)
+@pytest.mark.parametrize("keeps_processes", [True, False])
+def test_the_process_of_a_kernel_without_host_code_serves_the_next(
+    kind: str, contract: str, options: dict[str, bool], *, renewed: bool, keeps_processes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, where starts and ends of processes wait for those of other GPUs; where memory is scarce, it ends."""
+    monkeypatch.setattr(process_pool, "RunnerClient", lambda host, **options: FakeRunner(give_back=None, **options))
+    pool = ProcessPool(catalog.find("softmax"), replace(devices.describe("cpu"), kind=kind), cold=True, confined=False)
+    pool.use(replace(ROOMY, keeps_processes=keeps_processes))
+    used, again = pool.kernel(contract, **options), FakeRunner(is_renewed=True, few_queues=True, stand_by=lambda: None)
+    used.renewed = lambda: again  # type: ignore[method-assign, assignment, return-value]
+    (used.give_back or type(used).close)(used)
+    goes_on = renewed and keeps_processes
+    assert (pool.kernel("plan") is again) is goes_on  # type: ignore[comparison-overlap]
+    assert used.alive is goes_on  # the fake one still says so
 
 
 @pytest.mark.parametrize(("kind", "up", "started"), [("cuda", True, 1), ("cuda", False, 0), ("cpu", True, 0)])
@@ -318,13 +357,13 @@ def test_the_first_process_starts_while_the_check_is_calibrated(
     kind: str, *, up: bool, started: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its context is created meanwhile. A host that still imports torch is not waited for, and a CPU's cores stay free."""
-    monkeypatch.setattr(process_pool, "RunnerClient", lambda host, **options: SimpleNamespace(alive=True, **options))
+    monkeypatch.setattr(process_pool, "RunnerClient", lambda host, **options: FakeRunner(**options))
     pool = ProcessPool(catalog.find("softmax"), replace(devices.describe("cpu"), kind=kind), cold=True, confined=False)
     pool._candidate_host = SimpleNamespace(is_up=lambda: up)  # type: ignore[assignment]
     pool.start_early()
-    assert len(pool._prestarted) == started
+    assert len(pool._spares._waiting) == started
     pool.discard_prestarted()  # no kernel has run
-    assert len(pool._prestarted) == started
+    assert len(pool._spares._waiting) == started
 
 
 def test_the_process_of_a_checked_kernel_serves_its_verification_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +371,7 @@ def test_the_process_of_a_checked_kernel_serves_its_verification_only(monkeypatc
     ended: list[str] = []
 
     def runner(name: str) -> RunnerClient:
-        return cast(RunnerClient, SimpleNamespace(alive=True, few_queues=False, close=lambda: ended.append(name)))
+        return cast(RunnerClient, FakeRunner(few_queues=False, close=lambda: ended.append(name)))
 
     monkeypatch.setattr(process_pool, "RunnerClient", lambda host, **options: runner("new"))
     pool = ProcessPool(catalog.find("softmax"), devices.describe("cpu"), cold=True, confined=False)
@@ -357,7 +396,7 @@ def test_a_kernel_with_host_code_gets_all_work_queues(monkeypatch: pytest.Monkey
     device = devices.describe("cpu")
     pool = ProcessPool(catalog.find("softmax"), device, cold=True, confined=False)
     closed: list[bool] = []
-    pool._prestarted.append(SimpleNamespace(alive=True, few_queues=True, close=lambda: closed.append(True)))  # type: ignore[arg-type]
+    pool._spares._waiting.append(cast(RunnerClient, FakeRunner(close=lambda: closed.append(True))))
     monkeypatch.setattr(process_pool, "RunnerClient", lambda host, **options: options)
     for contract, few_queues in (("module", False), ("host", False), ("plan", True)):
         for rival in (False, True):

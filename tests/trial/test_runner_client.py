@@ -20,6 +20,7 @@ from engine.trial.judge.held_outputs import HeldOutputs
 from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.timing import KERNEL
+from engine.trial.judge.trusted_runner import TrustedRunner
 from engine.trial.messages import AllStopped, ArenaHandle, ClaimedTimes, RunKernel, Segment, SegmentFreed
 from engine.trial.protocol import OTHER
 from engine.trial.shared.cuda.device_memory import DeviceHandle, Means
@@ -28,7 +29,7 @@ from engine.trial.shared.cuda.device_memory import DeviceHandle, Means
 def test_a_baseline_that_is_loaded_for_another_workload_while_it_loads_is_waited_for() -> None:
     """Its replies for the first one stood in the channel, and the next call was refused as forged."""
     done: list[str] = []
-    client = RunnerClient.__new__(RunnerClient)
+    client = TrustedRunner.__new__(TrustedRunner)
     client._runner = SimpleNamespace(channel=SimpleNamespace(send_order=lambda _: done.append("called")))
     client._warming = client._switching = False
     client._kept = WeakKeyDictionary()
@@ -81,7 +82,7 @@ def test_on_a_gpu_one_null_runner_serves_every_path(device: str, processes: int,
         started.append(SimpleNamespace(alive=True, loaded_for=None, warm=lambda *_, **__: None, switch=lambda _: False))
         return started[-1]
 
-    monkeypatch.setattr(process_pool, "RunnerClient", runner)
+    monkeypatch.setattr(process_pool, "TrustedRunner", runner)
     pool = ProcessPool(tiny(), replace(devices.describe("cpu"), kind=device), cold=True, confined=False)
     monkeypatch.setattr(pool, "_load", lambda *_, **__: (None, []))
     pool.start_null_runners({KERNEL: "host"})

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import weakref
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 from support.fake_driver import FakeDriver
 
 from engine.trial.messages import ArenaHandle, LoadKernel, RunKernel
-from engine.trial.runner import launchers, stopwatch
+from engine.trial.runner import device_context, launchers, stopwatch
 from engine.trial.runner.stopwatch import Sample
 from engine.trial.shared.arena import DeviceBorrowed
 from engine.trial.shared.cuda import device_memory, driver
@@ -19,11 +20,12 @@ from engine.trial.shared.cuda.device_memory import DeviceHandle, Means
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     made = FakeDriver()
     monkeypatch.setattr(driver, "bindings", lambda: made)
     monkeypatch.setattr(driver.Context, "open", lambda index: SimpleNamespace(index=index))
-    return made
+    yield made
+    device_context.context_of.cache_clear()
 
 
 def borrowed() -> DeviceBorrowed:
@@ -72,17 +74,17 @@ class Clock:
 
 def test_a_process_has_one_stopwatch(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each workload of a suite left another 100 MB buffer in the processes of the baselines, for every verdict."""
-    monkeypatch.setattr(stopwatch, "Stopwatch", Clock)
-    launchers.stopwatch_of.cache_clear()
+    monkeypatch.setattr(device_context, "Stopwatch", Clock)
+    device_context.stopwatch_of.cache_clear()
     for _ in range(3):
         launchers.make_timer(load(), None, lambda *_: None)
-    launchers.stopwatch_of.cache_clear()
+    device_context.stopwatch_of.cache_clear()
     assert Clock.made == 1
 
 
 def test_the_gate_stays_mapped_as_long_as_it_is_used(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopwatch, "Stopwatch", Clock)
-    launchers.stopwatch_of.cache_clear()
+    monkeypatch.setattr(device_context, "Stopwatch", Clock)
+    device_context.stopwatch_of.cache_clear()
     gate = borrowed()
     seen = weakref.ref(gate)
     monkeypatch.setattr(DeviceBorrowed, "pointer", lambda self, slot: (1 << 40) + slot.offset)
@@ -91,4 +93,4 @@ def test_the_gate_stays_mapped_as_long_as_it_is_used(fake: FakeDriver, monkeypat
     gc.collect()
     assert seen() is not None
     timed(lambda: None, RunKernel(0, gate=1))
-    launchers.stopwatch_of.cache_clear()
+    device_context.stopwatch_of.cache_clear()

@@ -7,14 +7,16 @@ import ctypes
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 import torch
 from support.fake_driver import FakeDriver
 
+from engine.domain.errors import DeviceError
 from engine.sandbox import python_process
 from engine.trial.runner import workspace
+from engine.trial.runner.calls import LauncherError
 from engine.trial.runner.workspace import KernelWorkspace
 from engine.trial.shared.cuda import driver
 from engine.trial.shared.layout import GUARD, POISONS
@@ -50,7 +52,7 @@ def test_a_workspace_for_tools_is_as_it_comes(monkeypatch: pytest.MonkeyPatch) -
     """Filled memory looks written to a tool, and a guard region looks allocated."""
     sizes: list[int] = []
     empty = torch.empty
-    monkeypatch.setattr(workspace, "_fill", lambda *_: pytest.fail("filled"))
+    monkeypatch.setattr(workspace._HostMemory, "fill", lambda *_: pytest.fail("filled"))
     monkeypatch.setattr(torch, "empty", lambda size, **more: (sizes.append(size), empty(size, **more))[1])
     assert not KernelWorkspace(100, "cpu", guarded=False).is_overrun()
     assert sizes == [100]
@@ -59,9 +61,22 @@ def test_a_workspace_for_tools_is_as_it_comes(monkeypatch: pytest.MonkeyPatch) -
 def test_on_a_gpu_the_driver_fills_it_before_any_call(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeDriver()
     monkeypatch.setattr(driver, "bindings", lambda: fake)
-    memory = SimpleNamespace(device=torch.device("cuda:0"), data_ptr=lambda: 1 << 40, numel=lambda: 4196)
-    workspace._fill(memory, 0xFF)  # type: ignore[arg-type]
-    assert fake.calls == ["cuMemsetD8", "cuCtxSynchronize"]
+    made = KernelWorkspace(100, "cuda:0")
+    assert made.pointer == 1 << 41
+    assert fake.calls == ["cuMemAlloc", "cuMemsetD8", "cuCtxSynchronize"]
+    del made
+    assert fake.calls[3:] == ["cuMemFree"]
+
+
+def test_a_workspace_that_the_device_has_no_room_for_fails_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not the trial: with less memory planned, or free, it is judged again."""
+
+    def full(*_: object) -> NoReturn:
+        raise DeviceError("cuda:0 is out of memory: allocating the workspace")
+
+    monkeypatch.setattr(workspace, "OwnMemory", full)
+    with pytest.raises(LauncherError, match="out of memory"):
+        KernelWorkspace(100, "cuda:0")
 
 
 FRESH = """

@@ -224,7 +224,8 @@ class Judge:
         self._checks_next = False
         self._trials[0].bed()
         checked = self._pool.checked(candidate)
-        self._pool.discard_prestarted()
+        if checked is None:
+            self._pool.discard_prestarted()  # else they were started for this kernel
         found = {}
         with checked or self._pool.kernel(candidate.contract) as runner:
             for place, (trial, built) in enumerate(zip(self._trials, candidate.each(), strict=True)):
@@ -278,7 +279,7 @@ class Judge:
         return MeasureReply(whole, self._raw(pairs), evidence)
 
     def sustain(self, candidate: Candidate, say: Say) -> SustainReply:
-        """Process pairs in the sustained regime, with fresh processes. Raises TrialFailed."""
+        """Process pairs in the sustained regime. Raises TrialFailed."""
         if reason := self._cannot_repeat():
             return SustainReply(None, note=reason)
         return self._sustained.measure(candidate, say)

@@ -1,4 +1,4 @@
-"""Process pairs: fresh runners of the judged kernels beside the baselines', until no further pair is owed. Imports torch."""
+"""Process pairs: runners of the judged kernels beside the baselines', until no further pair is owed. Imports torch."""
 
 from __future__ import annotations
 
@@ -94,7 +94,10 @@ class ProcessPairs:
         bed = trial.bed()
         self._weights.renew(bed, *judged.values())
         rows = [
-            {name: stack.enter_context(self._pool.kernel(judged[name].contract, rival=name == OTHER)) for name in judged}
+            {
+                name: stack.enter_context(self._pool.kernel(judged[name].contract, rival=name == OTHER, fresh=OTHER in judged))
+                for name in judged
+            }
             for _ in numbers
         ]
         with self._turn(trial):

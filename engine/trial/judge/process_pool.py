@@ -16,12 +16,15 @@ import torch
 from engine.domain.memory_plan import MemoryPlan
 from engine.domain.model import Device, Problem
 from engine.problem.values import map_arguments
+from engine.trial.judge import stopping
 from engine.trial.judge.gate import DeviceGate
 from engine.trial.judge.host_client import Host, cores
 from engine.trial.judge.input_dump import module_arguments
 from engine.trial.judge.runner_client import RunnerClient
+from engine.trial.judge.spare_runners import SpareRunners
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.timing import BY_JUDGES_CLOCK, NATIVE, null_name, path_of
+from engine.trial.judge.trusted_runner import TrustedRunner
 from engine.trial.messages import ArenaHandle, LoadKernel, RunKernel
 from engine.trial.protocol import OTHER, Candidate, WorkloadBinary
 from engine.trial.shared import arena
@@ -52,10 +55,9 @@ class ProcessPool:
         self._threads = device.units if device.kind == "cpu" else cores()
         new = (Host(device.label, self._threads, confined=confined, supervisor=supervisor) for _ in range(4))
         self._candidate_host, self._baseline_host, self._null_host, self._rival_host = islice(chain(hosts, new), 4)
-        self._null_runners: dict[str, RunnerClient] = {}
-        self._baseline_runners: dict[tuple[str, int], RunnerClient] = {}
-        self._prestarted: list[RunnerClient] = []
-        self._prestarted_untouched = False
+        self._null_runners: dict[str, TrustedRunner] = {}
+        self._baseline_runners: dict[tuple[str, int], TrustedRunner] = {}
+        self._spares = SpareRunners(stopping.PAIRS[device.kind][0])
         self._few_queues = False
         self._checked: tuple[Candidate, RunnerClient] | None = None
         self.keeps_loads = False
@@ -103,26 +105,26 @@ class ProcessPool:
         """End every process of the trial; needed ones are started again."""
         for host in self._hosts:
             host.close()
+        self._spares.close()
         self._end_checked()
-        for runner in (*self._prestarted, *self._baseline_runners.values(), *self._null_runners.values()):
+        for runner in (*self._baseline_runners.values(), *self._null_runners.values()):
             runner.close()
         self._null_runners.clear()
         self._baseline_runners.clear()
-        self._prestarted.clear()
-        self._prestarted_untouched = False
 
-    def kernel(self, contract: str, *, rival: bool = False) -> RunnerClient:
-        """A fresh runner for a kernel of this contract: a prestarted or a new one."""
+    def kernel(self, contract: str, *, rival: bool = False, fresh: bool = False) -> RunnerClient:
+        """A runner for a kernel of this contract: a spare or a new one. One without host code is renewed after its use.
+
+        ``fresh``: its process has served no other kernel. In a race both sides' have not: a rival's never has.
+        """
         self._end_checked()
         if rival:
             return RunnerClient(self._rival_host, seconds=CALL_S, party=OTHER, few_queues=_on_one_stream(contract))
         self._few_queues = _on_one_stream(contract)
-        while self._prestarted:
-            started = self._prestarted.pop()
-            if started.alive and started.few_queues == self._few_queues:
-                return started
-            started.close()
-        return self._new_runner()
+        runner = self._spares.take(few_queues=self._few_queues, fresh=fresh) or self._new_runner()
+        if self._keeps_processes and not self._has_host_code(contract):
+            self._spares.renew_after_use(runner)
+        return runner
 
     def keep_checked(self, candidate: Candidate, runner: RunnerClient) -> None:
         """Keep the process of a kernel that was checked for its verification, or end it where the memory plan has no room."""
@@ -149,8 +151,9 @@ class ProcessPool:
         if self._checked is not None:
             candidate, runner = self._checked
             self._checked = None
-            runner.close()
-            self._let_run(candidate.contract)
+            self._spares.give_back(runner)
+            if self._has_host_code(candidate.contract):
+                self._spares.expose()
             self.discard_prestarted()
 
     def _new_runner(self) -> RunnerClient:
@@ -159,8 +162,8 @@ class ProcessPool:
     def baselines(self, bed: TestBed, names: Sequence[str], pair: int) -> dict[str, RunnerClient]:
         """The baselines' runners of one pair, by name; started at first use and kept for the pairs of later kernels.
 
-        A kernel always gets fresh processes. Those of the baselines are reused, and the interval contains their spread: a fresh
-        device context costs a quarter of a second.
+        A kernel always gets a fresh device context, and with host code a fresh process. Those of the baselines are reused, and
+        the interval contains their spread.
         """
         return {name: self._kept_runner(bed, name, pair) for name in names}
 
@@ -178,11 +181,11 @@ class ProcessPool:
         for pair in range(1, 1 + self._pairs_ahead):
             self._started_runner(name, pair)
 
-    def _started_runner(self, name: str, pair: int) -> RunnerClient:
+    def _started_runner(self, name: str, pair: int) -> TrustedRunner:
         runner = self._baseline_runners.get((name, pair))
         if runner is None or not runner.alive:
             seconds = _COMPILE_S if name.startswith("compile") else CALL_S
-            runner = self._baseline_runners[name, pair] = RunnerClient(self._baseline_host, seconds=seconds, trusted=True)
+            runner = self._baseline_runners[name, pair] = TrustedRunner(self._baseline_host, seconds=seconds)
         return runner
 
     def _kept_runner(self, bed: TestBed, name: str, pair: int) -> RunnerClient:
@@ -217,7 +220,7 @@ class ProcessPool:
             else:
                 runner.close()
 
-    def _load_baseline(self, runner: RunnerClient, bed: TestBed, name: str) -> None:
+    def _load_baseline(self, runner: TrustedRunner, bed: TestBed, name: str) -> None:
         bed.draw_weights()  # it takes them while it loads
         load, fds = self._load(
             runner, bed, contract="baseline", source=self._problem.reference, filename="reference.py", baseline=name,
@@ -229,14 +232,10 @@ class ProcessPool:
     def prestart(self, kernels: int) -> None:
         """Start the runners of the next precise measurement: their contexts are created while the kernel is verified.
 
-        They serve one kernel only, because they share its PID namespace; it is expected to be of the last one's contract. A
-        kernel without host code cannot reach them: what it leaves over serves the next one.
+        The kernel is expected to be of the last one's contract. They share its PID namespace: those that its host code could
+        reach serve no other.
         """
-        kernels = kernels if self._keeps_processes else min(kernels, self._pairs_ahead)
-        if kernels and not self._prestarted:
-            self._prestarted_untouched = True
-        while len(self._prestarted) < kernels:
-            self._prestarted.append(self._new_runner())
+        self._spares.start(kernels if self._keeps_processes else min(kernels, self._pairs_ahead), self._new_runner)
 
     def start_early(self) -> None:
         """Start the next kernel's runner, on a GPU, if that needs no waiting: its context is created while others calibrate."""
@@ -245,8 +244,9 @@ class ProcessPool:
 
     def stand_by(self) -> None:
         """Wait until no runner is starting or ending: the device and the cores are idle."""
+        self._spares.stand_by()
         self._settle()
-        for runner in (*self._prestarted, *self._baseline_runners.values(), *self._null_runners.values()):
+        for runner in (*self._baseline_runners.values(), *self._null_runners.values()):
             runner.stand_by()
 
     def _settle(self) -> None:
@@ -255,20 +255,16 @@ class ProcessPool:
 
     def discard_prestarted(self) -> None:
         """End the runners that were prestarted for another kernel, unless no kernel with host code was loaded since."""
-        if self._prestarted_untouched:
-            return
-        for runner in self._prestarted:
-            runner.close()
-        self._prestarted.clear()
+        self._spares.discard_touched()
 
-    def _let_run(self, contract: str) -> None:
-        """A kernel of this contract is about to run: its host code, if it has any, can reach what is prestarted."""
-        if self._device.kind == "cpu" or not _on_one_stream(contract):
-            self._prestarted_untouched = False
+    def _has_host_code(self, contract: str) -> bool:
+        """Whether a kernel of this contract runs code of its own in its process."""
+        return self._device.kind == "cpu" or not _on_one_stream(contract)
 
     def load_kernel(self, runner: RunnerClient, bed: TestBed, candidate: Candidate, built: WorkloadBinary) -> None:
         """Send a kernel's artefact to its runner. Raises TrialFailed if the runner has died."""
-        self._let_run(candidate.contract)
+        if self._has_host_code(candidate.contract):
+            self._spares.expose(runner)
         artefact = [arena.sealed(built.content)] if built.binary else []
         load, fds = self._load(
             runner, bed, contract=candidate.contract, source=candidate.source, filename=candidate.name,
@@ -299,13 +295,13 @@ class ProcessPool:
         for path in map(self._null_process, _paths(contracts)):
             runner = self._null_runners.get(path)
             if runner is None or not runner.alive:
-                self._null_runners[path] = RunnerClient(self._null_host, seconds=CALL_S, trusted=True)
+                self._null_runners[path] = TrustedRunner(self._null_host, seconds=CALL_S)
 
     def _null_process(self, path: str) -> str:
         """The path whose null runner serves this one: on a GPU an empty call is the same on every path."""
         return path if self._device.kind == "cpu" else NATIVE
 
-    def _null_runner(self, bed: TestBed, path: str) -> RunnerClient:
+    def _null_runner(self, bed: TestBed, path: str) -> TrustedRunner:
         path = self._null_process(path)
         runner = self._null_runners[path]
         if runner.loaded_for is not bed and not runner.switch(bed):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import NoReturn, TypeVar
-from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
@@ -30,6 +29,7 @@ from engine.trial.messages import (
     ClaimedTimes,
     Fault,
     LoadKernel,
+    Renew,
     RunKernel,
     RunnerReady,
     RunnerReply,
@@ -51,25 +51,27 @@ Found = TypeVar("Found")
 
 
 class RunnerClient:
-    """A runner from fork to end. Use it as a context manager: the process is always ended."""
+    """A runner from fork to end, or until it is renewed. Use it as a context manager: the process is always ended, or given
+    back."""
 
     def __init__(
-        self, host: Host, *, seconds: float, trusted: bool = False, party: str = KERNEL, few_queues: bool = False
-    ) -> None:
+        self, host: Host, *, seconds: float, trusted: bool = False, party: str = KERNEL, few_queues: bool = False,
+        renewed: RunnerHandle | None = None,
+    ) -> None:  # fmt: skip
         """``seconds``: time limit of a call. ``trusted``: its faults are the machine's or the reference's; it is frozen between
         calls like any other, and all start a call in the same state. ``party``: whose memory a kernel writes. ``few_queues``:
-        its device context gets two work queues."""
+        its device context gets two work queues. ``renewed``: a process that goes on, instead of a new one."""
         self.party = TRUSTED if trusted else party
         self.few_queues = few_queues
         self._host = host
         self._seconds = seconds
         self._trusted = trusted
-        self._runner: RunnerHandle | None = host.spawn(few_queues=few_queues)
+        self.is_renewed = renewed is not None
+        self.give_back: Callable[[RunnerClient], None] | None = None
+        """What is done with it at the end of its ``with`` block, instead of ending it."""
+        self._runner: RunnerHandle | None = renewed or host.spawn(few_queues=few_queues)
         self._has_context = False
-        self._warming = self._switching = False
-        self._kept: WeakKeyDictionary[object, int] = WeakKeyDictionary()
-        """Test bed → the number under which the runner keeps what was loaded for it."""
-        self._numbers = 0
+        self._awaits_reply = False
         self._has_children = True  # perhaps: they must be resumed too
         self._first_s = seconds
         self.delivered: Outputs | None = None
@@ -84,52 +86,35 @@ class RunnerClient:
         self.has_run = False  # for this workload or another
 
     def stand_by(self) -> None:
-        """Wait until its device context exists and ``warm`` or ``switch`` is done. Raises TrialFailed."""
-        if self._has_context and not (self._warming or self._switching):
+        """Wait until its device context exists. Raises TrialFailed."""
+        if self._has_context:
             return
         self._thaw_all()
-        if not self._has_context:
-            self._expect_ready(_CONTEXT_S, "while creating its device context")
-            self._has_context = True
-        if self._warming:
-            self._warming = False
-            self._expect_ready(self._seconds, "while loading")
-            reply = self._receive(self._seconds)
-            if isinstance(reply, Fault):
-                self._fault(reply)
-            self.has_run = True
-        if self._switching:
-            self._switching = False
-            self._expect_ready(self._seconds, "while loading")
+        self._await_context()
         self.freeze()
 
-    def warm(self, load: LoadKernel, fds: list[int], *, keep_for: object = None) -> None:
-        """Load a trusted runner and call it once, without waiting: ``stand_by`` waits. ``keep_for``: a test bed, for which it
-        is to be kept beside others."""
-        if self._warming or self._switching:
-            self.stand_by()  # for another workload: its replies come first
-        if keep_for is None:
-            self._kept.clear()
-        else:
-            self._numbers += 1
-            self._kept[keep_for] = self._numbers
-            load = replace(load, kept=self._numbers)
-        self.load(load, fds)
-        try:
-            self._live.channel.send_order(RunKernel(0))
-        except ChannelClosed:
-            self._dead("before the call")
-        self._warming = True
+    def _await_context(self) -> None:
+        if not self._has_context:
+            awaits, self._has_context = self._awaits_reply, True
+            self._expect_ready(_CONTEXT_S, "while creating its device context")
+            self._awaits_reply = awaits  # of what was sent meanwhile
 
-    def switch(self, bed: object) -> bool:
-        """Go on with what is kept for a test bed, without waiting: ``stand_by`` waits. False if there is nothing."""
-        number = self._kept.get(bed)
-        if number is None:
-            return False
-        self.stand_by()
-        self._request(Switch(number))
-        self._switching = True
-        return True
+    def renewed(self) -> RunnerClient:
+        """The same process with a fresh device context, for another kernel. This object is done with.
+
+        It is not waited for, as at a start: ``stand_by`` waits. A process that was sent nothing stays as it is. One that owes a
+        reply cannot go on. Raises TrialFailed if it has ended, also by this.
+        """
+        if self._awaits_reply or (self._has_context and self._live.channel.waiting()):
+            raise self._out_of_turn()
+        if not self._has_context:
+            return self
+        self._request(Renew())
+        runner, self._runner = self._runner, None
+        self.close()  # its gate
+        return RunnerClient(
+            self._host, seconds=self._seconds, party=self.party, few_queues=self.few_queues, renewed=runner
+        )  # fmt: skip
 
     def load(self, load: LoadKernel, fds: list[int], *, holds_outputs: bool = True) -> None:
         """Send an artefact and its memory; closes the descriptors. ``wait_ready`` waits for the result."""
@@ -141,8 +126,9 @@ class RunnerClient:
         finally:
             close_descriptors(fds)
 
-    def _request(self, request: LoadKernel | Switch | CheckWorkspace, fds: Sequence[int] = ()) -> None:
+    def _request(self, request: LoadKernel | Switch | CheckWorkspace | Renew, fds: Sequence[int] = ()) -> None:
         """Send what is answered by ``RunnerReady``, to a runner that is resumed. Raises TrialFailed."""
+        self._awaits_reply = True
         try:
             self._thaw_all()
             self._live.channel.send(request, fds)
@@ -153,7 +139,10 @@ class RunnerClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if self.give_back is not None:
+            self.give_back(self)
+        else:
+            self.close()
 
     def wait_ready(self, seconds: float, when: str = "while loading") -> None:
         """Wait until the artefact is loaded. From then on the runner runs during calls only. Raises TrialFailed."""
@@ -173,6 +162,7 @@ class RunnerClient:
             self._fault(reply)
         if not isinstance(reply, RunnerReady):
             raise self._out_of_turn()
+        self._awaits_reply = False
         self.unmatched, self.different = reply.unmatched, reply.different
 
     def call(self, order: RunKernel, hooks: Sequence[CallHook] = (), *, during: During | None = None) -> Timing:
@@ -208,6 +198,7 @@ class RunnerClient:
 
     def _order(self, order: RunKernel) -> None:
         """Send an order, then resume the runner. Raises TrialFailed."""
+        self._awaits_reply = True
         try:
             self._live.channel.send_order(replace(order, holding=self.held.holding))
         except ChannelClosed:
@@ -292,6 +283,7 @@ class RunnerClient:
             self._fault(reply)
         if not isinstance(reply, ClaimedTimes):
             raise self._out_of_turn()
+        self._awaits_reply = False
         self._has_children = self._stop()
         self.has_run = True
         return self._timing(reply, wall)
@@ -391,7 +383,6 @@ class RunnerClient:
     def close(self) -> None:
         """End the runner; idempotent. Its host waits for the end, and whoever asks that host next."""
         runner, self._runner = self._runner, None
-        self._warming = self._switching = False
         gate, self.gate = self.gate, None
         if runner is not None:
             self._host.end(runner)

@@ -1,4 +1,4 @@
-"""The host: a warm process inside the sandbox that forks one runner per trial and kills what it leaves behind.
+"""The host: a warm process inside the sandbox that forks runners and kills what they leave behind.
 
 It imports torch once and holds no device context: a fork is ready in milliseconds (CPU) or a third of a second (GPU). It runs
 no candidate code. ``python -m engine.trial.runner.host FD`` serves the judge on an inherited socket.

@@ -12,7 +12,7 @@ import os
 import tarfile
 import time
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,13 +38,13 @@ from engine.trial.shared.layout import GATE_DONE, GATE_OPENED
 
 if TYPE_CHECKING:
     from engine.trial.runner.gpu_launch import LaunchFault
-    from engine.trial.runner.stopwatch import Stopwatch
 
 
 def make_timer(load: LoadKernel, gate: Borrowed | None, send: Send) -> Timed:
     """The runner's timer for a device; ``gate`` is the lent memory of its gate."""
     if load.device == "cpu":
         return _timed_on_cpu
+    from engine.trial.runner.device_context import stopwatch_of
     from engine.trial.runner.gpu_launch import LaunchFault
     from engine.trial.runner.stopwatch import GateWait
     from engine.trial.shared.cuda import hold_kernel
@@ -62,15 +62,6 @@ def make_timer(load: LoadKernel, gate: Borrowed | None, send: Send) -> Timed:
         return ClaimedTimes(sample.event_us, sample.wall_us, sample.idle_us, sample.enqueue_us, sample.held)
 
     return timed
-
-
-@cache
-def stopwatch_of(device: int, tools: bytes) -> Stopwatch:
-    """The stopwatch of this process, for all kernels that it loads: its buffer takes twice the size of the L2 cache."""
-    from engine.trial.runner.stopwatch import Stopwatch
-    from engine.trial.shared.cuda import driver
-
-    return Stopwatch(driver.Context.open(device), tools=tools)
 
 
 def _timed_on_cpu(work: Callable[[], Any], order: RunKernel, outputs: Addresses = no_outputs) -> ClaimedTimes | Fault:
@@ -93,7 +84,8 @@ def make_launcher(load: LoadKernel, lent: LentOperands, artefact: int | None, ga
             return HostLauncher(load, lent, artefact, timed)
         case "plan":
             assert artefact is not None
-            return PlanLauncher(load, lent, artefact, timed)
+            with open(artefact, "rb"):  # closes it: a process loads many
+                return PlanLauncher(load, lent, artefact, timed)
         case "module" | "baseline":
             if load.contract == "module":
                 _find_compiled(load, artefact)

@@ -25,6 +25,7 @@ from engine.trial.messages import (
     ClaimedTimes,
     Fault,
     LoadKernel,
+    Renew,
     RunKernel,
     RunnerReady,
     RunnerRequest,
@@ -98,6 +99,10 @@ def serve(sock: socket.socket) -> None:
                     launcher = kept[number]
                     plain_call = launcher.plain_call()
                     channel.send(RunnerReady(0.0))
+                case Renew():
+                    launcher = plain_call = None
+                    kept.clear()
+                    channel.send(_renewed())
                 case LoadKernel():
                     launcher = plain_call = None
                     if not request.kept:
@@ -117,16 +122,32 @@ def _device() -> str:
     return os.environ.get("ESPALIER_DEVICE", "cpu")
 
 
+def _index(device: str) -> int:
+    return int(device.partition(":")[2] or 0)
+
+
 def _open_device() -> None:
     """Create the device context ahead of the first ``LoadKernel``, which reports errors that occur here."""
     device = _device()
     if device == "cpu":
         return
     from engine.domain.errors import DeviceError
-    from engine.trial.shared.cuda import driver
+    from engine.trial.runner.device_context import open_context
 
     with contextlib.suppress(DeviceError):
-        driver.Context.open(int(device.partition(":")[2] or 0)).keep_pool_memory()
+        open_context(_index(device))
+
+
+def _renewed() -> RunnerReady | Fault:
+    """Replace the device context; a fault ends this process."""
+    from engine.trial.runner.device_context import renew_context
+
+    start = time.perf_counter()
+    try:
+        renew_context(_index(_device()))
+    except BaseException as error:
+        return Fault("crashed", _error_text(error))
+    return RunnerReady(time.perf_counter() - start)
 
 
 def _load(load: LoadKernel, fds: list[int], channel: Channel) -> tuple[Launcher | None, RunnerReady | Fault]:
@@ -134,7 +155,7 @@ def _load(load: LoadKernel, fds: list[int], channel: Channel) -> tuple[Launcher 
     from engine.trial.runner.calls import LauncherError, LentOperands, OutputError
     from engine.trial.runner.launchers import make_launcher
     from engine.trial.runner.modules import ModuleLauncher
-    from engine.trial.shared.arena import borrow
+    from engine.trial.shared.arena import borrow, close_descriptors
 
     start = time.perf_counter()
     try:
@@ -142,9 +163,9 @@ def _load(load: LoadKernel, fds: list[int], channel: Channel) -> tuple[Launcher 
 
         torch.set_num_threads(load.threads)
         if load.device != "cpu":
-            from engine.trial.shared.cuda import driver
+            from engine.trial.runner.device_context import context_of
 
-            driver.Context.open(int(load.device.partition(":")[2] or 0))
+            context_of(_index(load.device))
         inputs = borrow(load.inputs, fds)
         outputs = borrow(load.outputs, fds)
         lent = LentOperands(load.slots, inputs, outputs)
@@ -156,6 +177,8 @@ def _load(load: LoadKernel, fds: list[int], channel: Channel) -> tuple[Launcher 
         return None, Fault("impossible", str(error))
     except BaseException as error:
         return None, Fault("crashed", _error_text(error))
+    finally:
+        close_descriptors(fds)
     weights = (launcher.unmatched, launcher.different) if isinstance(launcher, ModuleLauncher) else ()
     return launcher, RunnerReady(time.perf_counter() - start, *weights)
 

@@ -13,49 +13,59 @@ from functools import cache
 
 import torch
 
+from engine.domain.errors import DeviceError
+from engine.trial.runner.calls import LauncherError
+from engine.trial.shared.cuda.device_memory import OwnMemory
 from engine.trial.shared.layout import GUARD, POISONS
 
 
 class KernelWorkspace:
-    """So many bytes for one kernel; no memory at all for none."""
+    """So many bytes for one kernel; no memory at all for none. Raises LauncherError if the device has too little."""
 
     def __init__(self, size: int, device: str, *, guarded: bool = True) -> None:
         """``guarded``: filled, and followed by the guard region. Otherwise memory as it comes, which tools can watch."""
         self._size = size
         self._fill = next(_fills()) if guarded and size else None
         guard = GUARD if self._fill is not None else 0
-        self._memory = torch.empty(size + guard, dtype=torch.uint8, device=device) if size else None
+        self._memory = _memory(size + guard, device) if size else None
         if self._memory is not None and self._fill is not None:
-            _fill(self._memory, self._fill)
+            self._memory.fill(self._fill)
 
     @property
     def pointer(self) -> int:
         """Its address; 0 for none."""
-        return self._memory.data_ptr() if self._memory is not None else 0
+        return self._memory.pointer if self._memory is not None else 0
 
     def is_overrun(self) -> bool:
         """Whether the guard region has changed. Waits for the device."""
         if self._memory is None or self._fill is None:
             return False
-        return bool((self._memory[self._size :].cpu() != self._fill).any())
+        guard = self._memory.read(self._size)
+        return guard.count(self._fill) != len(guard)
+
+
+class _HostMemory:
+    def __init__(self, size: int) -> None:
+        self._bytes = torch.empty(size, dtype=torch.uint8)
+        self.pointer = self._bytes.data_ptr()
+
+    def fill(self, byte: int) -> None:
+        self._bytes.fill_(byte)
+
+    def read(self, start: int) -> bytes:
+        return self._bytes[start:].numpy().tobytes()
+
+
+def _memory(size: int, device: str) -> _HostMemory | OwnMemory:
+    if device == "cpu":
+        return _HostMemory(size)
+    try:
+        return OwnMemory(size, "the workspace")
+    except DeviceError as error:
+        raise LauncherError(str(error)) from error
 
 
 @cache
 def _fills() -> Iterator[int]:
     """The fill bytes of this process's workspaces: in turn, so that a kernel that is loaded twice begins with both."""
     return itertools.cycle(random.SystemRandom().sample(POISONS, len(POISONS)))
-
-
-def _fill(memory: torch.Tensor, byte: int) -> None:
-    """Fill memory, and wait: a kernel may use streams that do not wait for this one.
-
-    On a GPU by the driver: torch would load a kernel first, which takes longer than most workspaces take to fill.
-    """
-    if memory.device.type == "cpu":
-        memory.fill_(byte)
-        return
-    from engine.trial.shared.cuda import driver
-
-    bindings = driver.bindings()
-    driver.check(bindings.cuMemsetD8(memory.data_ptr(), byte, memory.numel()), "filling the workspace")
-    driver.check(bindings.cuCtxSynchronize(), "filling the workspace")

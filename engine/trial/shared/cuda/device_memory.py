@@ -27,6 +27,8 @@ _HEADER = struct.Struct(f"<BIQ{_TOKEN_BYTES}s")
 _DEDICATED = 2 << 20
 """The driver serves smaller requests from shared blocks of this size, and a token would lend the whole block."""
 _MEANS_NUMBERS = {1: "descriptor", 2: "token"}
+_held: weakref.WeakSet[BorrowedArena | OwnMemory] = weakref.WeakSet()
+"""What this process has borrowed or allocated and not given back."""
 
 
 class Means(StrEnum):
@@ -204,6 +206,7 @@ class BorrowedArena:
         self.protected = protected
         self._unmap = weakref.finalize(self, _give_back, pointer, mapping)
         self._unmap.atexit = False  # the driver gives back what a process leaves
+        _held.add(self)
 
     @classmethod
     def map(cls, handle: DeviceHandle, *, writable: bool) -> BorrowedArena:
@@ -240,6 +243,47 @@ def _give_back(pointer: int, mapping: _Mapping | None) -> None:
         cuda.bindings().cuIpcCloseMemHandle(pointer)
     else:
         mapping.undo()
+
+
+class OwnMemory:
+    """Memory of this process alone in the current context, freed with its last use. Raises :class:`DeviceError`.
+
+    Torch's allocator would keep it, with a state of torch's own that no reset of the context clears.
+    """
+
+    def __init__(self, size: int, what: str) -> None:
+        """``what`` it is, for the message if it does not fit."""
+        self.size = size
+        self.pointer = int(cuda.check(cuda.bindings().cuMemAlloc(size), f"allocating {what}", asked=size))
+        self._free = weakref.finalize(self, _free, self.pointer)
+        self._free.atexit = False  # the driver frees what a process leaves
+        _held.add(self)
+
+    def fill(self, byte: int) -> None:
+        """Fill it, and wait: a kernel may use streams that do not wait for this one."""
+        cuda.check(cuda.bindings().cuMemsetD8(self.pointer, byte, self.size), "filling device memory")
+        cuda.check(cuda.bindings().cuCtxSynchronize(), "filling device memory")
+
+    def read(self, start: int) -> bytes:
+        """The bytes from ``start``, once all work on the device has ended."""
+        found = bytearray(self.size - start)
+        cuda.check(cuda.bindings().cuCtxSynchronize(), "waiting for the device")
+        cuda.check(cuda.bindings().cuMemcpyDtoH(found, self.pointer + start, len(found)), "reading device memory")
+        return bytes(found)
+
+    def close(self) -> None:
+        """Free it. Never raises; idempotent."""
+        self._free()
+
+
+def _free(pointer: int) -> None:
+    cuda.bindings().cuMemFree(pointer)
+
+
+def give_back_all() -> None:
+    """Unmap and free all that this process holds, before its context ends: done later, it would hit the next one's memory."""
+    for one in list(_held):
+        one.close()
 
 
 _TYPE_CODES = {

@@ -266,6 +266,16 @@ class Context:
         """Waits for all work of the context, on any stream. Raises :class:`DeviceError` if any of it failed."""
         check(bindings().cuCtxSynchronize(), f"waiting for cuda:{self.index}")
 
+    def reset(self) -> None:
+        """Ends the primary context, with all its memory, code and errors, and releases it: ``open`` makes another.
+
+        Nothing may use what was made in it, and lent memory must be unmapped before: mappings outlive a context. Raises
+        :class:`DeviceError`.
+        """
+        driver = bindings()
+        check(driver.cuDevicePrimaryCtxReset(driver.CUdevice(self.device)), f"resetting the context of cuda:{self.index}")
+        self.close()  # a reset releases nothing
+
     def close(self) -> None:
         """Releases the context; it ends with its last holder. Never raises, even for a faulted context."""
         driver = bindings()
