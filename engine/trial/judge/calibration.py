@@ -228,7 +228,8 @@ def _check_repeatable(
     if apart > error / 4:
         raise ProblemError(
             f"{reference.problem.name}: two calls of the reference on the same inputs differ by {apart:.1g} of the output's "
-            "spread, no kernel can match it: remove the generator, counter or clock that it reads"
+            "spread, no kernel can match it: remove the generator, counter or clock that it reads, or the repeated indices "
+            "that it writes to"
         )
 
 
