@@ -355,7 +355,7 @@ def test_a_reference_whose_calls_differ_on_the_same_inputs_is_rejected(tmp_path:
     file = tmp_path / "kept.py"
     file.write_text(KEPT.replace("{more}", more.replace("{size}", str(size))))
     problem = catalog.find(str(file))
-    with pytest.raises(ProblemError, match=r"kept: two calls of the reference on the same inputs differ by [\de.-]+ of "):
+    with pytest.raises(ProblemError, match=r"kept: two calls of the reference on the same inputs differ by .* indices"):
         calibrate(Reference(problem, problem.workloads[0], "cpu"), "class")
 
 

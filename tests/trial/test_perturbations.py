@@ -280,6 +280,50 @@ def test_masks_and_lengths_stay_where_they_decide_the_shape_of_an_output(tmp_pat
     assert UNEQUAL not in calibrate(Reference(problem, problem.workloads[0]), "class").distributions
 
 
+BIASED = """
+import torch
+rows, width = 24, 64
+class Model(torch.nn.Module):
+    def forward(self, x, bias):
+        return torch.softmax(x + bias, 1)
+def get_inputs():
+    return [torch.rand(rows, width), torch.zeros(width)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_kernel_that_leaves_out_a_mask_of_zeros_that_is_added_to_scores_fails(tmp_path: Path) -> None:
+    """A softmax does not change where one number is added to all of its scores, and zeros have no multiples."""
+    (tmp_path / "reference.py").write_text(BIASED)
+    problem = catalog.find(str(tmp_path))
+    reference = Reference(problem, problem.workloads[0])
+    calibration = calibrate(reference, "class")
+    assert UNEQUAL in calibration.distributions
+    case = make_case(reference, UNEQUAL)
+    x, bias = (tensor for tensor in case.inputs if isinstance(tensor, torch.Tensor))
+    for output, right in ((torch.softmax(x, 1), False), (torch.softmax(x + bias, 1), True)):
+        assert calibration.policy.rule([output], case.expected, ["out"], UNEQUAL).passed == right
+
+
+def test_an_input_of_one_number_that_differs_in_each_draw_stays(tmp_path: Path) -> None:
+    (tmp_path / "reference.py").write_text(BIASED.replace("torch.zeros(width)", "torch.rand(()).expand(width).contiguous()"))
+    problem = catalog.find(str(tmp_path))
+    assert UNEQUAL not in calibrate(Reference(problem, problem.workloads[0]), "class").distributions
+
+
+@pytest.mark.parametrize("number", [0.0, 1.0, -3.0])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_equal_floating_point_numbers_get_values_near_theirs(number: float, dtype: torch.dtype) -> None:
+    given = torch.full((5, 300), number, dtype=dtype)
+    (bent,) = perturb((given, torch.rand(3)), UNEQUAL, 7)[:1]
+    assert isinstance(bent, torch.Tensor)
+    assert (bent.shape, bent.dtype) == (given.shape, given.dtype)
+    assert torch.equal(bent, perturb((given,), UNEQUAL, 7)[0])
+    assert len(bent.unique()) > 30
+    assert float((bent - number).abs().max()) <= (abs(number) / 4 or 0.5)
+
+
 @pytest.mark.parametrize("shape", [(2,), (7,), (1, 2), (5, 1, 4), (2, 3, 5), (64, 300, 11)])
 @pytest.mark.parametrize(
     ("number", "dtype"),
@@ -303,8 +347,8 @@ def test_equal_numbers_change_somewhere_and_one_stays_in_every_line(
 @pytest.mark.parametrize(
     "given",
     [
-        torch.arange(5), torch.zeros(5, dtype=torch.int64), torch.full((5,), -100), torch.full((), 8), torch.ones(5),
-        torch.ones(1, dtype=torch.bool), torch.zeros(0, dtype=torch.bool),
+        torch.arange(5), torch.zeros(5, dtype=torch.int64), torch.full((5,), -100), torch.full((), 8),
+        torch.ones(1, dtype=torch.bool), torch.zeros(0, dtype=torch.bool), torch.zeros(1), torch.full((5,), torch.inf),
     ],
 )  # fmt: skip
 def test_integers_that_may_be_indices_paddings_or_sizes_stay(given: torch.Tensor) -> None:

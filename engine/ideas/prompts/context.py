@@ -47,7 +47,7 @@ _SM_LIMITS = {
 }  # fmt: skip
 """Compute capability → KiB of shared memory per multiprocessor, KiB per block, threads per multiprocessor."""
 PERTURBED: Mapping[str, str] = {
-    "unequal": "integers or booleans that are always equal differ",
+    "unequal": "inputs that always hold one number hold different ones",
     "x64": "", "x-64": "", "x0.001": "", "negated": "", "ties": "many equal elements", "zeros": "many zeros",
     "zero slices": "some rows all zeros",
     "denormals": "", "shifted": "a constant added", "lowered": "a constant subtracted",

@@ -148,7 +148,8 @@ def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> N
             raise TrialFailed(
                 FailureKind.REJECTED,
                 f"call {tally.trials}{on} cannot be judged: {what}; the reference's own arithmetic errs by {own.rel_fro:.2e} "
-                "here, because its outputs differ by little more than rounding: give it inputs that spread them",
+                "here, because its outputs differ by little more than rounding, or because it writes to one index twice: give "
+                "it inputs that spread them, and distinct indices",
             )
         evidence = tuple(replace(one, inputs=distribution, call=tally.trials) for one in findings.ruling.evidence)
         raise TrialFailed(FailureKind.MISMATCH, f"call {tally.trials}{on}: {what}", evidence=evidence)

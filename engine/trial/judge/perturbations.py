@@ -203,7 +203,7 @@ PERTURBATIONS: dict[str, Change] = {
 }
 """Name → change applied to every floating-point input, and to both parts of every complex one."""
 UNEQUAL = "unequal"
-"""Inputs of equal integers or booleans get other values (``equal_numbers``); the others are unchanged."""
+"""Inputs of equal numbers get other values (``equal_numbers``); the others are unchanged."""
 GRADED = "graded"
 """Inputs that share a dimension are graded along it, one against the others (``graded``)."""
 WIDE_ONLY = ("raised", "sunk", "edges", "outliers", "few")
