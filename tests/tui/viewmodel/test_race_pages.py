@@ -49,6 +49,15 @@ def row_of(state: SessionState, kernel: str, room: int = 200) -> str:
     return tree_cells.row_line(view, row, tree_columns.layout(room)).text
 
 
+def test_a_race_that_the_end_of_the_session_left_unfinished_does_not_run() -> None:
+    begun = after(e.WorkStarted("race:k2:k1:0"))
+    assert kernels.outcome(begun, begun.kernels["k2"]).word == "racing"
+    assert stages.strip(begun, {}, 80)[1].text.startswith(" k2 racing")
+    ended = advance(begun, b.entries((e.SessionClosed("enough"),), start=begun.seq + 1))
+    assert kernels.outcome(ended, ended.kernels["k2"]).word == "measured"
+    assert stages.strip(ended, {}, 80)[1].text == " ended: enough"
+
+
 @pytest.mark.parametrize("room", [80, 120, 200])
 def test_undecided_has_a_glyph_a_word_and_an_ink(room: int) -> None:
     assert kernels.outcome(UNDECIDED, UNDECIDED.kernels["k2"]) == kernels.Outcome("≈", "undecided", Ink.UNDECIDED)
