@@ -108,7 +108,8 @@ class EspalierApp(TerminalApp):
             for number in (signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, self._on_terminate_signal)
             self.watch_interrupts(self._on_terminate_signal)
-        self.push_screen(HomeScreen(self.opener, self.clock, self._searched_folder, behind=self._first[0] != "home"))
+        opening = "" if self._first[0] == "home" else "Opening …"
+        self.push_screen(HomeScreen(self.opener, self.clock, lambda: self._search.folder if self._search else None, opening))
         self.set_interval(1 / _UPDATES_A_SECOND, self._update_notices)
         self.call_after_refresh(self._run_first_action)
 
@@ -126,9 +127,6 @@ class EspalierApp(TerminalApp):
             if self._session_watch is None or self._session_watch.name != bridge.name:
                 self._session_watch = SessionWatch(bridge.name, self.notices, is_new=bridge.runs_here)
             self._session_watch.update(bridge.state, bridge.stopped)
-
-    def _searched_folder(self) -> Path | None:
-        return self._search.folder if self._search is not None else None
 
     @work(group="first")
     async def _run_first_action(self) -> None:
@@ -188,6 +186,8 @@ class EspalierApp(TerminalApp):
             bridge = await while_shown(self, asyncio.to_thread(opened, folder))
         except EspalierError as error:
             self.notify(str(error), severity="error", markup=False, timeout=10)
+            if isinstance(self.screen, HomeScreen):
+                self.screen.action_refresh()
         else:
             await self._show(bridge)
 
