@@ -109,9 +109,14 @@ class EspalierApp(TerminalApp):
                 asyncio.get_running_loop().add_signal_handler(number, self._on_terminate_signal)
             self.watch_interrupts(self._on_terminate_signal)
         opening = "" if self._first[0] == "home" else "Opening …"
-        self.push_screen(HomeScreen(self.opener, self.clock, lambda: self._search.folder if self._search else None, opening))
+        self.push_screen(
+            HomeScreen(
+                self.opener, self.clock, lambda: getattr(self._search, "folder", None), self._close_other_search, opening
+            )
+        )
         self.set_interval(1 / _UPDATES_A_SECOND, self._update_notices)
-        self.call_after_refresh(self._run_first_action)
+        if opening:
+            self.call_after_refresh(self._run_first_action)
 
     def _update_notices(self) -> None:
         """Tell what happened to the session that runs here, or else to the one that is shown."""
@@ -130,8 +135,6 @@ class EspalierApp(TerminalApp):
 
     @work(group="first")
     async def _run_first_action(self) -> None:
-        if self._first[0] == "home":
-            return
         await while_shown(self, load_session_screens())
         from tui.bridge import NewSession, SavedSession
 

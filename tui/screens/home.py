@@ -6,7 +6,7 @@ It is drawn before the engine is imported: lists, devices and missing tools are 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -131,9 +131,10 @@ class HomeScreen(Screen[None]):
         opener: SessionOpener,
         clock: Callable[[], float],
         searched: Callable[[], Path | None],
+        make_room: Callable[[], Awaitable[bool]],
         opening: str = "",
     ) -> None:
-        """``searched``: the folder of the session that this process searches.
+        """``searched``: the folder of the session that this process searches; ``make_room`` closes it, after asking.
 
         ``opening``: what is opened first; until then only this is shown, and the sessions are read when the screen returns.
         """
@@ -141,6 +142,7 @@ class HomeScreen(Screen[None]):
         self._opener = opener
         self._clock = clock
         self._searched = searched
+        self._make_room = make_room
         self._opening = opening
         self.set_class(bool(opening), "-opening")
         self._problems: Sequence[Problem] = ()
@@ -336,7 +338,7 @@ class HomeScreen(Screen[None]):
         await while_shown(self, load_session_screens())
         from tui.screens.new_session import NewSessionForm
 
-        bridge = await self.app.push_screen_wait(NewSessionForm(self._opener, problem))
+        bridge = await self.app.push_screen_wait(NewSessionForm(self._opener, problem, self._make_room))
         if bridge is not None:
             self.post_message(self.SessionBegun(bridge))
 
