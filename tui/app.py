@@ -108,14 +108,12 @@ class EspalierApp(TerminalApp):
             for number in (signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, self._on_terminate_signal)
             self.watch_interrupts(self._on_terminate_signal)
-        opening = "" if self._first[0] == "home" else "Opening …"
+        first = "" if self._first[0] == "home" else "Opening …"
         self.push_screen(
-            HomeScreen(
-                self.opener, self.clock, lambda: getattr(self._search, "folder", None), self._close_other_search, opening
-            )
+            HomeScreen(self.opener, self.clock, lambda: getattr(self._search, "folder", None), self._close_other_search, first)
         )
         self.set_interval(1 / _UPDATES_A_SECOND, self._update_notices)
-        if opening:
+        if first:
             self.call_after_refresh(self._run_first_action)
 
     def _update_notices(self) -> None:
