@@ -108,9 +108,13 @@ class EspalierApp(TerminalApp):
             for number in (signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, self._on_terminate_signal)
             self.watch_interrupts(self._on_terminate_signal)
-        self.push_screen(HomeScreen(self.opener, self.clock, self._searched_folder, behind=self._first[0] != "home"))
+        first = "" if self._first[0] == "home" else "Opening …"
+        self.push_screen(
+            HomeScreen(self.opener, self.clock, lambda: getattr(self._search, "folder", None), self._close_other_search, first)
+        )
         self.set_interval(1 / _UPDATES_A_SECOND, self._update_notices)
-        self.call_after_refresh(self._run_first_action)
+        if first:
+            self.call_after_refresh(self._run_first_action)
 
     def _update_notices(self) -> None:
         """Tell what happened to the session that runs here, or else to the one that is shown."""
@@ -127,13 +131,8 @@ class EspalierApp(TerminalApp):
                 self._session_watch = SessionWatch(bridge.name, self.notices, is_new=bridge.runs_here)
             self._session_watch.update(bridge.state, bridge.stopped)
 
-    def _searched_folder(self) -> Path | None:
-        return self._search.folder if self._search is not None else None
-
     @work(group="first")
     async def _run_first_action(self) -> None:
-        if self._first[0] == "home":
-            return
         await while_shown(self, load_session_screens())
         from tui.bridge import NewSession, SavedSession
 
@@ -188,6 +187,8 @@ class EspalierApp(TerminalApp):
             bridge = await while_shown(self, asyncio.to_thread(opened, folder))
         except EspalierError as error:
             self.notify(str(error), severity="error", markup=False, timeout=10)
+            if isinstance(self.screen, HomeScreen):
+                self.screen.action_refresh()
         else:
             await self._show(bridge)
 

@@ -84,7 +84,7 @@ class PlainSession:
             if self._console.interactive and self._console.has_line:
                 await self._console.line()
                 return await self._menu()
-            busy = self._bridge.state.started or self._bridge.in_hand
+            busy = self._bridge.state.running or self._bridge.in_hand
             idle = 0 if busy or self._console.interactive else idle + 1
             if idle > _IDLE_LOOKS:
                 return await self._menu()

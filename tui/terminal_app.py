@@ -221,6 +221,15 @@ class TerminalApp(App[None]):
                 self.notices.set_focus(False)
         await super().on_event(event)
 
+    async def _on_key(self, event: events.Key) -> None:
+        """Give a character to the field that has the focus: it was typed before the field had it, or the field had taken it.
+
+        Characters that arrive together with the key that opens a field would otherwise act as keys of the screen.
+        """
+        if event.is_printable and isinstance(self.focused, Input):
+            event.prevent_default()
+            self.focused.post_message(events.Key(event.key, event.character))
+
     async def run_action(
         self,
         action: str | ActionParseResult,

@@ -56,7 +56,7 @@ def session_data(session: Session, author: str) -> Data:
         "instructions": state.instructions,
         "incumbent": kernel_figures(state, best) if best else None,
         "tree": "\n".join(plain(spans) for spans in tree(state)),
-        "running": sorted(map(str, state.started)),
+        "running": sorted(map(str, state.running)),
         "stopped": dict(session.stopped),
         "awaiting_approval": [idea.id for idea in queries.pending_ideas(state)],
         "yours_to_write": [

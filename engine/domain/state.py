@@ -340,6 +340,11 @@ class SessionState:
     """The latest decisions of people that were not undone, oldest first."""
 
     @property
+    def running(self) -> Mapping[WorkKey, int]:
+        """The started work that runs: none in a closed session, which may have left some unfinished."""
+        return self.started if self.closed is None else _empty()
+
+    @property
     def next_idea(self) -> int:
         return len(self.ideas) + 1
 

@@ -6,12 +6,13 @@ prompts are not paid for twice.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from engine.domain.errors import CommandRejected, JournalCorrupt
+from engine.domain.errors import CommandRejected, EspalierError, JournalCorrupt
 from engine.domain.events import Entry, RoundClosed, SessionOpened
 from engine.domain.folds import advance
 from engine.domain.model import Blob
@@ -52,15 +53,21 @@ def fork(folder: Path, position: int, target: Path | None = None, *, recall: boo
     original, opened = Blobs(folder), entries[0].event
     assert isinstance(opened, SessionOpened), "a journal begins with it"
     target = target or store.new_folder(opened.problem.name)
-    with journal.Journal.create(target) as copy:
-        missing = [name for name in bundle.payloads(entries, original) if not _copied(name, original, copy.blobs)]
-        settings = replace(opened.settings, recall=str(folder.absolute())) if recall else opened.settings
-        if strategy is not None:
-            settings = replace(settings, strategy=strategy)
-        first = replace(opened, settings=settings, forked_from=f"{folder.name} after {entries[-1].seq + 1} events")
-        for entry in entries:
-            event = first if entry.seq == 0 else entry.event
-            copy.append((event,), entry.by, partial(float, entry.at))
+    settings = replace(opened.settings, recall=str(folder.absolute())) if recall else opened.settings
+    if strategy is not None:
+        settings = replace(settings, strategy=strategy)
+    first = replace(opened, settings=settings, forked_from=f"{folder.name} after {entries[-1].seq + 1} events")
+    copy = journal.Journal.create(target)
+    try:
+        with copy:
+            missing = [name for name in bundle.payloads(entries, original) if not _copied(name, original, copy.blobs)]
+            for entry in entries:
+                event = first if entry.seq == 0 else entry.event
+                copy.append((event,), entry.by, partial(float, entry.at))
+    except BaseException:
+        with contextlib.suppress(EspalierError):
+            store.delete(target)  # a part of a copy is no session
+        raise
     if trusted:
         trust.made_here(target, advance(SessionState(), entries))
     return Fork(target, tuple(missing))

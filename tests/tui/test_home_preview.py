@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from support import sessions, ui
 from support.ui import until
 from textual.widgets import OptionList
 
+from engine.domain.errors import EspalierError
 from engine.journal import store
 from tui.app import EspalierApp
 from tui.bridge import Bridge, SavedSession, Say
@@ -136,6 +138,58 @@ def test_examples_are_replayed_and_the_welcome_stays(home: Path, tmp_path: Path,
 
     sessions.run(body)
     assert (tmp_path / "shipped" / "softmax" / "journal.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_until_the_first_session_is_open_home_says_so_and_only_quits(home: Path, tmp_path: Path, own: bool) -> None:
+    """Keys typed early would otherwise start a search; afterwards the focus is where it always is."""
+    folder = (home if own else tmp_path) / "old"
+    sessions.whole(folder)
+    released = threading.Event()
+
+    class Waiting(ui.FakeOpener):
+        def replay(self, folder: Path) -> Bridge:
+            released.wait()
+            return super().replay(folder)
+
+    async def body() -> None:
+        app = ui.app(Waiting(), "replay", folder)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: len(app.screen.query("#about")) > 0)
+            await pilot.press("n", "enter", "down", "enter")
+            await pilot.pause(0.2)
+            shown = ui.screen_text(app)
+            assert "Opening …" in shown
+            assert "new session" not in shown.lower()
+            assert "Problems" not in shown
+            assert isinstance(app.screen, HomeScreen)
+            released.set()
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen) and app.screen._was_read)
+            await until(pilot, lambda: app.focused is not None)
+            assert app.focused is not None
+            assert app.focused.id == ("sessions" if own else "problems")
+            assert "Problems" in ui.screen_text(app)
+
+    asyncio.run(body())
+
+
+def test_home_lists_the_sessions_if_the_first_one_cannot_be_opened(home: Path) -> None:
+    sessions.whole(home / "old")
+
+    class Failing(ui.FakeOpener):
+        def replay(self, folder: Path) -> Bridge:
+            raise EspalierError("it is damaged")
+
+    async def body() -> None:
+        app = ui.app(Failing(), "replay", home / "old")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: app.focused is not None and app.focused.id == "sessions")
+            await until(pilot, lambda: any(one.message == "it is damaged" for one in app._notifications))
+            assert "Opening" not in ui.screen_text(app)
+
+    asyncio.run(body())
 
 
 def test_home_behind_the_opening_dialog_lists_the_sessions(home: Path) -> None:

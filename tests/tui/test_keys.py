@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 from support import stored_showcase, ui
 from support.ui import Watch, engineer_events, until
+from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -85,6 +86,19 @@ def test_the_filter_works_while_typing_and_escape_clears_it(folder: Path) -> Non
         await act(app, pilot, watch)
 
     ui.run_steered(folder, kept, mode="autopilot")
+
+
+def test_a_filter_typed_in_one_go_is_filtered_by(folder: Path) -> None:
+    """A slow line sends several keys at once: they go to the field that the first one opens."""
+
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await until(pilot, lambda: isinstance(app.screen, SessionScreen) and ui.ended(folder) and ui.shows_tree(app))
+        for key, character in (("slash", "/"), ("k", "k"), ("1", "1"), ("0", "0")):
+            app.post_message(Key(key, character))
+        await until(pilot, lambda: app.screen.query_one(KernelTree).pattern == "k10")
+        assert app.screen.query_one(KernelTree).selected == "k10"
+
+    ui.run_steered(folder, act, mode="autopilot")
 
 
 def test_a_page_is_searched_and_n_goes_on(folder: Path) -> None:

@@ -85,6 +85,40 @@ def test_the_way_back_leads_to_the_session(home: Path) -> None:
     sessions.run(body)
 
 
+def test_a_new_session_asks_before_it_closes_the_running_one(home: Path) -> None:
+    """It would otherwise wait for the device that the other search holds, and then close it unasked."""
+
+    async def body() -> None:
+        opener = ui.FakeOpener(pause=5.0)
+        app = ui.app(opener)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen))
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, NewSessionForm))
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen) and app.screen.bridge.in_hand)
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen))
+            await pilot.press("n")
+            await until(pilot, lambda: isinstance(app.screen, NewSessionForm))
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, Confirm))
+            assert "Close the running session?" in ui.screen_text(app)
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, NewSessionForm) and not app.screen.has_class("-starting"))
+            assert len(opener.asked) == 1, "no: the first goes on, the form stays"
+            assert "Starting" not in ui.screen_text(app)
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, Confirm))
+            await pilot.press("y")
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+            assert len(opener.asked) == 2
+            await app._leave()
+
+    sessions.run(body)
+    assert len(list(home.iterdir())) == 2
+
+
 @pytest.mark.parametrize("opened", ["a", "b"])
 def test_the_way_back_from_a_session_of_the_command_line_leads_to_it(home: Path, opened: str) -> None:
     for name in ("a", "b"):

@@ -89,6 +89,19 @@ def test_accepting_a_quarantined_kernel_records_the_reason(folder: Path) -> None
     assert (kernel.stage, kernel.accepted) == (Stage.MEASURED, "the counters [agree]")
 
 
+def test_a_race_without_an_incumbent_says_which_keys_name_the_other_kernel(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("tui.screens.kernel_actions.queries.incumbent", lambda state: None)
+            await pilot.press("r")
+            words = "No incumbent yet: press m on a kernel, then r on the other."
+            await until(pilot, lambda: any(one.message == words for one in app._notifications))
+
+    at_the_tree(folder, on)
+
+
 @pytest.mark.slow
 def test_discarding_a_quarantined_kernel(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:

@@ -60,13 +60,17 @@ def test_a_screen_that_asks_while_it_closes_leaves_the_app_running() -> None:
     asyncio.run(body())
 
 
+async def _no_room() -> bool:
+    return False
+
+
 SCREENS: dict[str, Callable[[Bridge], Screen[Any]]] = {
     "session": SessionScreen,
     "gate": GateScreen,
     "compare": lambda bridge: CompareScreen(bridge, "k1", "k2"),
     "help": lambda bridge: HelpScreen(None, (), {}, ""),
     "choose": lambda bridge: Choose("Which?", [Choice("a", "a")]),
-    "home": lambda bridge: HomeScreen(ui.FakeOpener(), float, lambda: None),
+    "home": lambda bridge: HomeScreen(ui.FakeOpener(), float, lambda: None, _no_room),
 }
 TURNS = (0, 2)
 """Turns of the event loop after which a screen is removed."""

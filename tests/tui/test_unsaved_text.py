@@ -50,6 +50,25 @@ def test_an_idea_that_was_changed_needs_a_second_escape(tmp_path: Path, key: str
     ui.run_steered(tmp_path / "s", act)
 
 
+def test_a_rationale_is_wrapped_again_when_the_terminal_gets_narrower(tmp_path: Path) -> None:
+    """Also where it has as many lines as before: then nothing else has it drawn again."""
+
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:
+        await pilot.press("e")
+        await ui.until(pilot, lambda: isinstance(app.screen, IdeaForm))
+        area = app.screen.query_one(TextArea)
+        area.text = "Range reduction on whole vectors gives the same accuracy with a tenth of the instructions. " * 4
+        for width in (120, 80, 100, 80):
+            await pilot.resize_terminal(width, 36)
+            await ui.still(pilot)
+            drawn = ui.screen_text(app)
+            area.refresh()
+            await ui.still(pilot)
+            assert drawn == ui.screen_text(app), width
+
+    ui.run_steered(tmp_path / "s", act, size=(120, 36))
+
+
 def test_a_pasted_reply_needs_a_second_escape(tmp_path: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:
         await pilot.press("Q")

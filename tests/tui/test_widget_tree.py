@@ -124,6 +124,12 @@ def test_filter_and_order() -> None:
     async def act(tree: KernelTree, pilot: Pilot[None], host: Host) -> None:
         tree.pattern = "chains"
         assert list(tree.visible_kernels) == ["k1", "k3", "k7", "k12", "k14", "k13"]
+        matching = [row.kernel for row in tree.rows if not row.context]
+        assert tree.matches == len(matching) < 6, "ancestors are shown, but do not match"
+        assert tree.selected in matching
+        tree.pattern = ""
+        assert tree.selected in matching, "it stays selected without the filter"
+        tree.pattern = "chains"
         tree.pattern = "no such kernel"
         assert "no kernel matches" in "".join(lines(tree))
         tree.pattern = ""

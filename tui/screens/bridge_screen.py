@@ -82,7 +82,7 @@ class BridgeScreen(DismissOnceScreen[None]):
 
     @property
     def _works(self) -> bool:
-        return self.bridge.transport is None and self.bridge.is_run and bool(self.bridge.state.started)
+        return self.bridge.transport is None and self.bridge.is_run and bool(self.bridge.state.running)
 
     @property
     def _is_seen(self) -> bool:

@@ -149,8 +149,12 @@ def rows(state: SessionState, left: Kernel, right: Kernel) -> list[ComparisonRow
     sols = [m.light if m else None for m in (first, second)]
     verifications = [kernel.verification for kernel in pair]
     found: list[ComparisonRow] = [
-        ("outcome", outcome(left), outcome(right), ""),
-        ("time", *(fmt.duration_interval(t) if t else _UNKNOWN for t in times), _ratio_text(times[0], times[1])),
+        ("outcome", *(_outcome(state, kernel) for kernel in pair), ""),
+        (
+            "time",
+            *(fmt.duration_interval(t) if t else _UNKNOWN for t in times),
+            _ratio_text(times[0], times[1]) if left.epoch == right.epoch else "",
+        ),
         (
             f"× {queries.ranking_baseline(state)}",
             *(fmt.times(r) if r else _UNKNOWN for r in ratios),
@@ -165,6 +169,12 @@ def rows(state: SessionState, left: Kernel, right: Kernel) -> list[ComparisonRow
         *_resources(left, right),
     ]
     return [row for row in found if {row[1], row[2]} != {_UNKNOWN}]
+
+
+def _outcome(state: SessionState, kernel: Kernel) -> str:
+    """How it ended; of a measurement on another device or with earlier baselines, that it is not compared."""
+    words = outcome(kernel)
+    return f"{words}, {kernels.NOT_COMPARED.word}" if kernels.outcome(state, kernel) is kernels.NOT_COMPARED else words
 
 
 def _samples(measured: Measurement | None) -> str:

@@ -6,7 +6,7 @@ It is drawn before the engine is imported: lists, devices and missing tools are 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -131,18 +131,20 @@ class HomeScreen(Screen[None]):
         opener: SessionOpener,
         clock: Callable[[], float],
         searched: Callable[[], Path | None],
-        *,
-        behind: bool = False,
+        make_room: Callable[[], Awaitable[bool]],
+        opening: str = "",
     ) -> None:
-        """``searched``: the folder of the session that this process searches.
+        """``searched``: the folder of the session that this process searches; ``make_room`` closes it, after asking.
 
-        ``behind``: another screen is shown first; the sessions are read when this screen appears.
+        ``opening``: what is opened first; until then only this is shown, and the sessions are read when the screen returns.
         """
         super().__init__()
         self._opener = opener
         self._clock = clock
         self._searched = searched
-        self._behind = behind
+        self._make_room = make_room
+        self._opening = opening
+        self.set_class(bool(opening), "-opening")
         self._problems: Sequence[Problem] = ()
         self._is_loaded = False
         """Whether the preview is there: what it needs is imported first."""
@@ -162,7 +164,7 @@ class HomeScreen(Screen[None]):
             yield problems
         yield Static(_WELCOME, id="welcome", markup=False)
         yield Container(id="place")
-        yield Static("", id="about", markup=False)
+        yield Static(self._opening, id="about", markup=False)
         missing = Static("", id="missing", markup=False)
         missing.display = False
         yield missing
@@ -202,13 +204,13 @@ class HomeScreen(Screen[None]):
         listed.highlighted = names.index(_DEFAULT_PROBLEM) if _DEFAULT_PROBLEM in names else 0
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys act once the lists are there: a key may arrive before they are."""
-        return self.is_mounted
+        """Keys act once the lists are there: a key may arrive before they are. While a session opens one can only quit."""
+        return self.is_mounted and (action == "leave" or not self.has_class("-opening"))
 
     def on_screen_resume(self) -> None:
-        if not self._behind:
+        if not self._opening:
             self.call_after_refresh(self.action_refresh)
-        self._behind = False
+        self._opening = ""
 
     def return_from(self, folder: Path) -> None:
         """Highlight this session, which was shown until now, when this screen appears."""
@@ -227,6 +229,9 @@ class HomeScreen(Screen[None]):
 
     def _fill(self, summaries: Sequence[store.SessionSummary]) -> None:
         """The engineer's own sessions first, then the examples, steered ones first; with examples alone the welcome stays."""
+        if self.has_class("-opening"):
+            self.remove_class("-opening")
+            self.query_one("#problems").focus()  # hidden until now, so that it could not have the focus
         self._sessions_table.show(sorted(summaries, key=lambda one: (one.shipped, one.shipped and one.name.endswith(_ALONE))))
         self.set_class(not summaries, "-empty")
         self.set_class(bool(summaries) and all(one.shipped for one in summaries), "-fresh")
@@ -242,7 +247,7 @@ class HomeScreen(Screen[None]):
     @on(DataTable.RowHighlighted)
     @on(OptionList.OptionHighlighted)
     def _describe(self) -> None:
-        if is_going(self):
+        if is_going(self) or self.has_class("-opening"):
             return
         about = self.query_one("#about", Static)
         one = self._highlighted()
@@ -255,7 +260,7 @@ class HomeScreen(Screen[None]):
         elif one.shipped:
             about.update(f"{one.folder}\nAn example, recorded on {one.device}. Enter: replay it")
         elif one.status == "unreadable":
-            about.update(f"{one.name} cannot be read: {one.reason}")
+            about.update(f"{one.name}: {one.reason}")
         else:
             from tui.viewmodel.ideas import awaiting_approval
 
@@ -333,7 +338,7 @@ class HomeScreen(Screen[None]):
         await while_shown(self, load_session_screens())
         from tui.screens.new_session import NewSessionForm
 
-        bridge = await self.app.push_screen_wait(NewSessionForm(self._opener, problem))
+        bridge = await self.app.push_screen_wait(NewSessionForm(self._opener, problem, self._make_room))
         if bridge is not None:
             self.post_message(self.SessionBegun(bridge))
 

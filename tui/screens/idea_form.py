@@ -11,13 +11,14 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Grid, Horizontal, VerticalScroll
 from textual.content import Content
-from textual.widgets import Button, Input, Label, Select, Static, TextArea
+from textual.widgets import Button, Input, Label, Select, Static
 
 from engine.domain import queries
 from engine.domain.model import CATEGORIES, IdeaText
 from engine.domain.state import Idea, SessionState
 from tui.screens.dialogs import Dialog, FieldError, show_beside
 from tui.viewmodel.cells import clean_lines, one_line
+from tui.widgets.text_box import TextBox
 
 _MOST_BRANCHES = 64
 _MOST_TITLE = 200
@@ -110,7 +111,7 @@ class IdeaForm(Dialog[IdeaInput | None]):
                     yield Label("Attached")
                     yield Static(", ".join(self._materials), markup=False)
                 yield Static("", id="message", markup=False)
-            area = TextArea(clean_lines(given.text.rationale), id="rationale", soft_wrap=True, tab_behavior="focus")
+            area = TextBox(clean_lines(given.text.rationale), id="rationale", soft_wrap=True, tab_behavior="focus")
             area.border_title = "Rationale: bottleneck, change, expected effect"
             yield area
             with Horizontal(classes="buttons"):
@@ -144,7 +145,7 @@ class IdeaForm(Dialog[IdeaInput | None]):
         return content if content != self._first else ""
 
     def _content(self) -> str:
-        return "\n".join([*(one.value for one in self.query(Input)), self.query_one("#rationale", TextArea).text])
+        return "\n".join([*(one.value for one in self.query(Input)), self.query_one("#rationale", TextBox).text])
 
     def _answer(self, *, by_hand: bool) -> None:
         title, parent, branch = (self.query_one(f"#{name}", Input).value.strip() for name in ("title", "parent", "branch"))
@@ -155,7 +156,7 @@ class IdeaForm(Dialog[IdeaInput | None]):
             show_beside(self, error.field, error.words)
             return
         text = IdeaText(
-            title, str(self.query_one("#category", Select).value), self.query_one("#rationale", TextArea).text.strip(),
+            title, str(self.query_one("#category", Select).value), self.query_one("#rationale", TextBox).text.strip(),
             float(predicted) if predicted else self._given.text.predicted, self._given.text.key,
         )  # fmt: skip
         self.dismiss(IdeaInput(text, parent or None, int(branch), by_hand, writer))

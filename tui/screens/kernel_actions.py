@@ -128,6 +128,10 @@ class KernelActionScreen(TransportScreen):
         if against is None and best is not None and best.id == kernel.id:
             await self.submit(c.RaceUndecided(), "Repeating the undecided races with more process pairs.")
             return
+        if against is None and best is None:
+            keys = (self.key_of("session.mark"), self.key_of("session.race"))
+            self.notify(f"No incumbent yet: press {keys[0]} on a kernel, then {keys[1]} on the other.", markup=False)
+            return
         other = against or (best.id if best is not None else "")
         await self.submit(c.RaceKernel(kernel.id, against), f"Racing {kernel.id} against {other}.")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -28,6 +29,8 @@ from tui.opener import SessionOpener
 from tui.removals import is_going
 from tui.screens.dialogs import Dialog, show_beside
 from tui.screens.open_session import FIRST_STEP
+from tui.viewmodel import fmt
+from tui.viewmodel.cells import wrap
 from tui.viewmodel.steps import StepLog
 
 _MODES = (("ask", "ask"), ("ask, then auto-approve after 60 s", "ask:60"), ("autopilot", "autopilot"))
@@ -65,9 +68,11 @@ class NewSessionForm(Dialog[Bridge | None]):
         Binding("ctrl+s", "start", "Start"),
     ]
 
-    def __init__(self, opener: SessionOpener, problem: str) -> None:
+    def __init__(self, opener: SessionOpener, problem: str, make_room: Callable[[], Awaitable[bool]]) -> None:
+        """``make_room``: closes another search that runs here, after asking; answers whether this one may start."""
         super().__init__()
         self._opener = opener
+        self._make_room = make_room
         self._problem = problem
         self._steps = StepLog()
         self._field = ""
@@ -188,6 +193,10 @@ class NewSessionForm(Dialog[Bridge | None]):
 
     @work(exclusive=True, group="begin")
     async def _begin(self, request: NewSession) -> None:
+        if not await self._make_room():
+            self.remove_class("-starting")
+            self._show_error("")
+            return
         try:
             bridge = await self._opener.begin(request, self._say)
         except EspalierError as error:
@@ -218,7 +227,8 @@ class NewSessionForm(Dialog[Bridge | None]):
             seconds = int(time.monotonic() - step.began)
             message = self.query_one("#message", Static)
             message.remove_class("-wrong")
-            message.update(f"Starting: {step.text} …{f' {seconds} s' if seconds else ''}")
+            words = f"Starting: {step.text} …{f' {fmt.elapsed(seconds)}' if seconds else ''}"
+            message.update("\n".join(wrap(words, message.content_size.width or len(words))))
 
     def _request(self) -> NewSession:
         """The session as the form describes it. Raises EspalierError for invalid input."""

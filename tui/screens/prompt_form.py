@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.widgets import Button, Input, Label, Static, TextArea
+from textual.widgets import Button, Input, Label, Static
 
 from engine.domain.errors import JournalError
 from engine.domain.state import ModelCall
@@ -22,6 +22,7 @@ from tui.viewmodel.cells import one_line
 from tui.viewmodel.fmt import counted
 from tui.viewmodel.stages import calls_by_hand, purpose
 from tui.widgets.key_footer import KeyFooter
+from tui.widgets.text_box import TextBox
 
 _KEYS = (
     FooterKey("", "Answer", "ctrl+s"), FooterKey("", "Later", "escape"), FooterKey("", "Copy prompt", "ctrl+y"),
@@ -61,10 +62,10 @@ class PromptForm(Dialog[tuple[ModelCall, str] | None]):
         with Vertical(classes="form") as box:
             box.border_title = "Answer a prompt"
             yield Static("", id="which", markup=False)
-            prompt = TextArea("", id="prompt", read_only=True, soft_wrap=True)
+            prompt = TextBox("", id="prompt", read_only=True, soft_wrap=True)
             prompt.border_title = "Prompt (Ctrl-Y copies it)"
             yield prompt
-            reply = TextArea("", id="reply", soft_wrap=True, tab_behavior="focus")
+            reply = TextBox("", id="reply", soft_wrap=True, tab_behavior="focus")
             reply.border_title = "Reply (paste it here)"
             yield reply
             with Horizontal(id="top"):
@@ -88,7 +89,7 @@ class PromptForm(Dialog[tuple[ModelCall, str] | None]):
         words = f"{call.id}: {purpose(self._bridge.state_now, call)} · {counted(len(text), 'character')}{more}"
         reason = f"\n{before.id} was refused: {one_line(before.reason)}" if before is not None else ""
         self.query_one("#which", Static).update(f"{words}{reason}\n{self._bridge.blob_path(call.prompt)}")
-        self.query_one("#prompt", TextArea).load_text(text)
+        self.query_one("#prompt", TextBox).load_text(text)
 
     def _prompt(self) -> str:
         try:
@@ -111,7 +112,7 @@ class PromptForm(Dialog[tuple[ModelCall, str] | None]):
     @on(Input.Submitted)
     def action_send(self) -> None:
         """Answer with the pasted text, or with the content of the file."""
-        reply, field = self.query_one("#reply", TextArea).text, "reply"
+        reply, field = self.query_one("#reply", TextBox).text, "reply"
         file = self.query_one("#file", Input).value.strip()
         if file and not reply.strip():
             field = "file"
@@ -141,7 +142,7 @@ class PromptForm(Dialog[tuple[ModelCall, str] | None]):
             self.dismiss(None)
 
     def typed(self) -> str:
-        return self.query_one("#reply", TextArea).text.strip() if self.is_mounted else ""
+        return self.query_one("#reply", TextBox).text.strip() if self.is_mounted else ""
 
 
 def _read_reply(file: Path) -> str:

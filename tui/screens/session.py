@@ -317,8 +317,8 @@ class SessionScreen(ArrangedScreen):
         self.call_after_refresh(self._show_keys)
 
     def _report_filter(self, hint: str) -> None:
-        shown, all_kernels = len(self.query_one(KernelTree).visible_kernels), len(self.bridge.state.kernels)
-        self.query_one(FindBar).report(f"{shown} of {all_kernels} kernels · {hint}")
+        found, all_kernels = self.query_one(KernelTree).matches, len(self.bridge.state.kernels)
+        self.query_one(FindBar).report(f"{found} of {all_kernels} kernels · {hint}")
 
     def _clear_find(self) -> bool:
         """Clear the filter or the search; whether there was one."""

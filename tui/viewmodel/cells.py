@@ -316,7 +316,7 @@ def wrap(text: str, room: int) -> list[str]:
 def _wrap_paragraph(text: str, room: int) -> list[str]:
     lines: list[str] = []
     current = ""
-    for word in text.split():
+    for word in map(str.strip, _WORDS.findall(text.strip())):
         candidate = f"{current} {word}" if current else word
         if width(candidate) <= room:
             current = candidate

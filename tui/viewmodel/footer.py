@@ -111,7 +111,7 @@ def _kernel_keys(state: SessionState, kernel: Kernel | None, now: FooterSituatio
         yield _key("session.pin", "Unpin" if kernel.id in state.pinned else "")
     else:
         yield from (_key("session.log"), _key("session.remeasure"))
-    if state.started and state.paused is None:
+    if state.running and state.paused is None:
         yield _key("steer.pause")
     yield from _pair_of(kernel)
     yield _key("session.prune", "Reopen branch" if kernel.id in state.pruned else "")
@@ -131,7 +131,7 @@ def _pair_of(kernel: Kernel | None) -> Iterator[FooterKey]:
 
 
 def _usual_keys(state: SessionState) -> tuple[FooterKey, ...]:
-    pause = (_key("steer.pause"),) if state.started and state.paused is None else ()
+    pause = (_key("steer.pause"),) if state.running and state.paused is None else ()
     return (*pause, _key("session.pane"), _key("steer.idea"), _key("steer.seed"), _key("steer.mode"), _key("session.gate"))
 
 

@@ -33,7 +33,7 @@ def awaiting_approval(ideas: int) -> str:
 
 def status(state: SessionState, idea: Idea) -> Outcome:
     """The idea's status."""
-    if idea.status is IdeaStatus.SELECTED and Implement(idea.id).key in state.started:
+    if idea.status is IdeaStatus.SELECTED and Implement(idea.id).key in state.running:
         return _WRITING
     return _SURPLUS if queries.is_surplus(idea) else _STATUS[idea.status]
 

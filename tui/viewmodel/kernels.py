@@ -83,7 +83,7 @@ def quarantined(state: SessionState) -> tuple[Kernel, ...]:
 
 def under_way(state: SessionState, kernel: Kernel) -> bool:
     """Whether work on the kernel is running."""
-    return not kernel.stage.settled and work_key(kernel) in state.started
+    return not kernel.stage.settled and work_key(kernel) in state.running
 
 
 def outcome(state: SessionState, kernel: Kernel) -> Outcome:
@@ -95,7 +95,7 @@ def outcome(state: SessionState, kernel: Kernel) -> Outcome:
         return _CANCELLED
     if kernel.stage is Stage.QUARANTINED:
         return QUARANTINED
-    if Sanitize(kernel.id, kernel.attempt).key in state.started:
+    if Sanitize(kernel.id, kernel.attempt).key in state.running:
         return _SANITIZING
     if kernel.stage is Stage.MEASURED:
         if kernel.epoch != state.epoch:

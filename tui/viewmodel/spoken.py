@@ -25,8 +25,8 @@ def status_lines(state: SessionState) -> list[str]:
         incumbent_line(state),
         f"{fmt.counted(len(state.kernels), 'kernel')}, {len(queries.verified(state))} verified. Mode {state.mode}.",
     ]
-    if state.started:
-        lines.append(f"Running: {', '.join(sorted(str(work) for work in state.started))}.")
+    if state.running:
+        lines.append(f"Running: {', '.join(sorted(str(work) for work in state.running))}.")
     if state.paused is not None:
         lines.append(f"Paused: {one_line(state.paused)}.")
     if state.closed is not None:

@@ -59,7 +59,7 @@ def counts(state: SessionState) -> Counts:
     return Counts(
         undecided=statuses.count(IdeaStatus.PROPOSED),
         parked=statuses.count(IdeaStatus.PARKED),
-        writing=sum(1 for key in state.started if key.kind in (WorkKind.IMPLEMENT, WorkKind.PROPOSE)),
+        writing=sum(1 for key in state.running if key.kind in (WorkKind.IMPLEMENT, WorkKind.PROPOSE)),
         building=by_stage["build"],
         verifying=by_stage["verify"],
         measuring=by_stage["measure"],
@@ -113,8 +113,8 @@ def strip(
         parts = [_count(number, glyph, names.get(word, word), ink) for number, glyph, word, ink in counted]
         if sum(width(cell.text) for part in parts for cell in part) + len(gap) * (len(parts) - 1) <= room - 2:
             break
-    if not is_run and state.started and state.closed is None:
-        stands = f" {fmt.counted(len(state.started), 'task')} interrupted"
+    if not is_run and state.running:
+        stands = f" {fmt.counted(len(state.running), 'task')} interrupted"
         return (_fitting(parts, room, gap), line(*cut_cells((Cell(stands, Ink.FAINT),), room)))
     return (_fitting(parts, room, gap), _work_line(state, progress, seconds or {}, room))
 
@@ -149,7 +149,7 @@ _WORK_GAP = " │ "
 
 def _work_line(state: SessionState, progress: Mapping[WorkKey, str], seconds: Mapping[WorkKey, int], room: int) -> Line:
     """The latest progress of each running work, and how many more there are; without any, why nothing runs."""
-    keys = list(state.started)
+    keys = list(state.running)
     if not keys:
         words = "idle" if ideas_for_you(state) else idle_reason(state)
         return line(*cut_cells((Cell(f" {words}", Ink.FAINT),), room))

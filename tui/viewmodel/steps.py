@@ -73,12 +73,12 @@ def start_lines(
     lines = [line(Cell(cut(head, room), Ink.TITLE)), BLANK, *step_lines(log.steps, now, room)]
     preparing = bool(log.steps) and log.steps[-1].ended is None
     width = max(8, min(_WIDEST, room - len(_INDENT) - 14))
-    started = state.started if is_run else ()
+    started = state.running if is_run else ()
     running = [work for work in started if work.kind != WorkKind.PREPARE or not preparing]
     lines += [_line(work_words(work), ages.get(work), running=True, width=width) for work in running]
     if not is_run and state.closed is None:
         lines += _wrapped("No kernel yet; its preparation was interrupted.", Ink.WARN, room)
-    elif state.started:
+    elif state.running:
         lines += [BLANK, *_wrapped("Next: the naive port, then ideas round by round.", Ink.FAINT, room)]
     else:
         lines += _wrapped(f"No kernel yet; {idle_reason(state)}.", Ink.FAINT, room)

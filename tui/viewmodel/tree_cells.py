@@ -61,7 +61,7 @@ def _same_labels(before: SessionState, after: SessionState) -> bool:
 def signature(view: TreeContext, row: NodeRow) -> tuple[object, ...]:
     """Everything that the row's line depends on, except the layout."""
     state, kernel = view.state, view.state.kernels[row.kernel]
-    at_work = kernels.work_key(kernel) in state.started or Sanitize(kernel.id, kernel.attempt).key in state.started
+    at_work = kernels.work_key(kernel) in state.running or Sanitize(kernel.id, kernel.attempt).key in state.running
     found = tree_facts(state)
     raced = (row.kernel in found.racing, row.kernel in found.undecided, races.standing(state, kernel))
     idea = state.ideas.get(kernel.idea)

@@ -122,7 +122,7 @@ def tree_facts(state: SessionState) -> TreeFacts:
         Counter(_stages_under_way(state)),
         known.quarantined,
         known.doubted,
-        frozenset(name for key in state.started if key.kind == WorkKind.RACE for name in key.subjects),
+        frozenset(name for key in state.running if key.kind == WorkKind.RACE for name in key.subjects),
         frozenset(_undecided(state)) if state.races else frozenset(),
     )
 
@@ -154,7 +154,7 @@ def _kernel_facts(state: SessionState, kernel: Kernel) -> _KernelFacts:
 
 def _stages_under_way(state: SessionState) -> list[Stage]:
     found = []
-    for key in state.started:
+    for key in state.running:
         kernel = state.kernels.get(key.subject)
         if kernel is not None and kernel.stage == key.kind and kernel.attempt == key.number:
             found.append(kernel.stage)

@@ -65,7 +65,7 @@ class StageStrip(Panel):
         if self.state is None:
             return (BLANK, BLANK)
         lines = stages.strip(self.state, self.progress, width, self.seconds, is_run=self.is_run)
-        return lines if self.size.height > 1 else lines[1:] if self.state.started else lines[:1]
+        return lines if self.size.height > 1 else lines[1:] if self.state.running else lines[:1]
 
 
 class TransportBar(Panel):

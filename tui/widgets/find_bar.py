@@ -58,7 +58,7 @@ class FindBar(Horizontal):
         field = self.query_one(Input)
         with field.prevent(Input.Changed):
             field.value = text
-        field.focus()
+        self.screen.set_focus(field)  # at once: the text may be typed in one go with the key that opens the bar
 
     @property
     def is_typing(self) -> bool:

@@ -116,6 +116,11 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
         return tuple(self._places)
 
     @property
+    def matches(self) -> int:
+        """How many rows match the filter: their ancestors are shown as well."""
+        return sum(1 for row in self._rows if not row.context)
+
+    @property
     def rows(self) -> Sequence[NodeRow]:
         return self._rows
 
@@ -127,6 +132,12 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
         self._arrange_around_selected()
 
     def watch_pattern(self) -> None:
+        """Of a filter's matches the selected one, or the next below; ancestors are shown, but are not sought."""
+        before = self._places.get(self.selected, 0)
+        self._arrange()
+        matches = [place for place, row in enumerate(self._rows) if not row.context]
+        if matches and self._places.get(self.selected) not in matches:
+            self.selected = self._rows[next((place for place in matches if place >= before), matches[0])].kernel
         self._arrange_around_selected()
 
     def watch_sort(self) -> None:

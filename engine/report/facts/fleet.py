@@ -52,13 +52,13 @@ def fleet_rows(state: SessionState, now: float) -> FleetRows | None:
     """The fleet at a time in seconds since the epoch; ``None`` without one."""
     if not state.workers:
         return None
-    owed = [work for work in rules.next_work(state) if work.key.kind in _MEASURED and work.key not in state.started]
+    owed = [work for work in rules.next_work(state) if work.key.kind in _MEASURED and work.key not in state.running]
     ordered = sorted(state.workers.values(), key=lambda worker: worker.device is None)  # builders last
     return FleetRows(tuple(_row(worker, state, now) for worker in ordered), len(owed))
 
 
 def _row(worker: WorkerRecord, state: SessionState, now: float) -> WorkerRow:
-    doing = tuple(str(key) for key in worker.assigned if key in state.started)
+    doing = tuple(str(key) for key in worker.assigned if key in state.running)
     device = worker.device.name if worker.device is not None else ""
     return WorkerRow(
         worker.name, device, worker.host, worker.clock_mhz, worker.celsius, doing, worker.verdicts,

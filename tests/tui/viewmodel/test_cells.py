@@ -85,6 +85,12 @@ def test_folding_loses_only_spaces(cells: list[Cell], room: int) -> None:
 
 
 @pytest.mark.parametrize("figure", ["4 min 40 s", "803 µs,", "(2.3 s)", "2 h 05 min"])
+def test_wrapping_keeps_a_number_with_its_unit(figure: str) -> None:
+    for room in range(14, 60):
+        assert any(figure in line for line in wrap(f"waiting for cpu, held by process 11347 … {figure} of it", room))
+
+
+@pytest.mark.parametrize("figure", ["4 min 40 s", "803 µs,", "(2.3 s)", "2 h 05 min"])
 def test_folding_keeps_a_number_with_its_unit(figure: str) -> None:
     shown = Line((Cell(f"34 of 34 kernels verified · active {figure}"), Cell(" · engineer")))
     for room in range(14, 60):

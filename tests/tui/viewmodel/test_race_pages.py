@@ -15,6 +15,7 @@ from engine.domain.work import WorkKey
 from engine.report.facts import charts
 from engine.report.page import decisions
 from engine.report.text import lines, progress, races, tree
+from tui.screens import compare
 from tui.viewmodel import cells, event_log, kernels, stages, timing, tree_cells, tree_columns, tree_facts
 from tui.viewmodel.cells import Ink
 from tui.viewmodel.tree_rows import rows
@@ -47,6 +48,25 @@ def row_of(state: SessionState, kernel: str, room: int = 200) -> str:
     view = tree_cells.tree_context(state)
     row = next(row for row in rows(state) if row.kernel == kernel)
     return tree_cells.row_line(view, row, tree_columns.layout(room)).text
+
+
+def test_a_race_that_the_end_of_the_session_left_unfinished_does_not_run() -> None:
+    begun = after(e.WorkStarted("race:k2:k1:0"))
+    assert kernels.outcome(begun, begun.kernels["k2"]).word == "racing"
+    assert stages.strip(begun, {}, 80)[1].text.startswith(" k2 racing")
+    ended = advance(begun, b.entries((e.SessionClosed("enough"),), start=begun.seq + 1))
+    assert kernels.outcome(ended, ended.kernels["k2"]).word == "measured"
+    assert stages.strip(ended, {}, 80)[1].text == " ended: enough"
+
+
+def test_kernels_of_different_preparations_have_no_common_figure() -> None:
+    again = after(b.prepared(), *b.measured_kernel("k3", 4.0, idea="i2", parent="k1", round_number=1))
+    rows_of = {row[0]: row[1:] for row in compare.rows(again, again.kernels["k2"], again.kernels["k3"])}
+    assert rows_of["outcome"] == ("measured, not compared", "measured", "")
+    assert rows_of["time"][2] == ""
+    both = {row[0]: row[1:] for row in compare.rows(UNDECIDED, UNDECIDED.kernels["k1"], UNDECIDED.kernels["k2"])}
+    assert both["outcome"] == ("measured", "measured", "")
+    assert both["time"][2] == "2.00× as fast"
 
 
 @pytest.mark.parametrize("room", [80, 120, 200])
