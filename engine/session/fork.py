@@ -66,7 +66,7 @@ def fork(folder: Path, position: int, target: Path | None = None, *, recall: boo
                 copy.append((event,), entry.by, partial(float, entry.at))
     except BaseException:
         with contextlib.suppress(EspalierError):
-            store.delete(target)  # a part of a copy is no session
+            store.delete(target)  # what was copied cannot be opened
         raise
     if trusted:
         trust.made_here(target, advance(SessionState(), entries))
