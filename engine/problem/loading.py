@@ -85,11 +85,27 @@ class LoadedReference:
                 raise ProblemError(
                     f"{self.file}: get_inputs() returns a {type(given).__name__}: return the list of forward's arguments"
                 )
+            self._check_count(tuple(given))
             self._check_objects(tuple(given))
             for tensor in tensors(tuple(given)):
                 if kind := kind_without_strides(tensor):
                     raise ProblemError(f"{self.file}: get_inputs() returns a {kind} tensor: only dense tensors are supported")
             return map_arguments(lambda t: contiguous(t.to(device)), tuple(given))
+
+    def _check_count(self, given: tuple[object, ...]) -> None:
+        """Raises ProblemError where ``forward`` cannot be called with so many arguments."""
+        try:
+            signature = inspect.signature(self.model_class.forward)
+        except (TypeError, ValueError):
+            return
+        try:
+            signature.bind(None, *given)
+        except TypeError:
+            taken = list(signature.parameters)[1:]
+            raise ProblemError(
+                f"{self.file}: get_inputs() returns {_counted(len(given), 'value')}, Model.forward takes "
+                f"{_counted(len(taken), 'argument')} ({', '.join(taken) or 'none'}): return one value for each argument"
+            ) from None
 
     def _check_objects(self, given: tuple[object, ...]) -> None:
         for name, argument in zip(self.forward_names(len(given)), given, strict=True):
@@ -234,6 +250,10 @@ class LoadedReference:
         except (TypeError, ValueError):
             return False
         return True
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _remedy(error: BaseException, reason: str) -> str:
