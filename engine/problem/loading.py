@@ -10,7 +10,7 @@ import inspect
 import itertools
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,14 +70,14 @@ class LoadedReference:
             raise ProblemError(f"{self.file}: Model is not a subclass of torch.nn.Module: derive it from nn.Module")
         self.model_class: type[nn.Module] = model
 
-    def make_inputs(self, device: torch.device) -> tuple[object, ...]:
+    def make_inputs(self, device: torch.device, *, clears: bool = True) -> tuple[object, ...]:
         """``get_inputs()`` with ``device`` as the default one; tensors detached, contiguous and all on ``device``.
 
-        What it leaves uninitialised is zero.
+        What it leaves uninitialised is zero, unless nothing ``clears`` it: fake tensors have no contents.
         """
         get_inputs = self._function("get_inputs")
         with self.explain_errors("get_inputs()", device), torch.no_grad():
-            with ClearedMemory():  # type: ignore[no-untyped-call]
+            with ClearedMemory() if clears else nullcontext():  # type: ignore[no-untyped-call]
                 given = self._on(device, get_inputs)
             if isinstance(given, Tensor):
                 given = (given,)
