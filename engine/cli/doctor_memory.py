@@ -87,7 +87,7 @@ def _lines(problem: str, device: Device, first: WorkloadMemory, others: list[Wor
 def _unknown_rows(problem: Problem, found: Sequence[WorkloadMemory]) -> list[Line]:
     """The workloads without a plan."""
     planned = {one.workload for one in found}
-    words = "not planned: the reference has to run for that"
+    words = "not planned: its reference has to run for that, or is slow to trace"
     return [(Span(f"workload {w.name}", Tone.STRONG), Span(words)) for w in problem.workloads if w.name not in planned]
 
 

@@ -10,7 +10,7 @@ import inspect
 import itertools
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,14 +70,14 @@ class LoadedReference:
             raise ProblemError(f"{self.file}: Model is not a subclass of torch.nn.Module: derive it from nn.Module")
         self.model_class: type[nn.Module] = model
 
-    def make_inputs(self, device: torch.device) -> tuple[object, ...]:
+    def make_inputs(self, device: torch.device, *, clears: bool = True) -> tuple[object, ...]:
         """``get_inputs()`` with ``device`` as the default one; tensors detached, contiguous and all on ``device``.
 
-        What it leaves uninitialised is zero.
+        What it leaves uninitialised is zero, unless nothing ``clears`` it: fake tensors have no contents.
         """
         get_inputs = self._function("get_inputs")
         with self.explain_errors("get_inputs()", device), torch.no_grad():
-            with ClearedMemory():  # type: ignore[no-untyped-call]
+            with ClearedMemory() if clears else nullcontext():  # type: ignore[no-untyped-call]
                 given = self._on(device, get_inputs)
             if isinstance(given, Tensor):
                 given = (given,)
@@ -85,11 +85,27 @@ class LoadedReference:
                 raise ProblemError(
                     f"{self.file}: get_inputs() returns a {type(given).__name__}: return the list of forward's arguments"
                 )
+            self._check_count(tuple(given))
             self._check_objects(tuple(given))
             for tensor in tensors(tuple(given)):
                 if kind := kind_without_strides(tensor):
                     raise ProblemError(f"{self.file}: get_inputs() returns a {kind} tensor: only dense tensors are supported")
             return map_arguments(lambda t: contiguous(t.to(device)), tuple(given))
+
+    def _check_count(self, given: tuple[object, ...]) -> None:
+        """Raises ProblemError where ``forward`` cannot be called with so many arguments."""
+        try:
+            signature = inspect.signature(self.model_class.forward)
+        except (TypeError, ValueError):
+            return
+        try:
+            signature.bind(None, *given)
+        except TypeError:
+            taken = list(signature.parameters)[1:]
+            raise ProblemError(
+                f"{self.file}: get_inputs() returns {_counted(len(given), 'value')}, Model.forward takes "
+                f"{_counted(len(taken), 'argument')} ({', '.join(taken) or 'none'}): return one value for each argument"
+            ) from None
 
     def _check_objects(self, given: tuple[object, ...]) -> None:
         for name, argument in zip(self.forward_names(len(given)), given, strict=True):
@@ -234,6 +250,10 @@ class LoadedReference:
         except (TypeError, ValueError):
             return False
         return True
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _remedy(error: BaseException, reason: str) -> str:

@@ -73,6 +73,8 @@ class Reference:
         self.exact_slices = 1
         """In how many slices of the first dimension float64 is computed, where ``independent_rows`` were found."""
         self._rows: row_slices.IndependentRows | None = None
+        self._must_run = False
+        """Whether it could not be traced on fake tensors."""
         self._traced: tuple[Signature, OperationCounter, ForwardMemory] | None = None
 
     @property
@@ -318,12 +320,13 @@ class Reference:
 
     def known_without_running(self) -> bool:
         """Whether signature and memory are known without a run of the forward, which may take long."""
-        if self._traced is not None:
-            return True
+        if self._traced is not None or self._must_run:
+            return self._traced is not None
         with self._loaded.explain_errors("forward()", self.device):
             trace = self._trace_fake()
         if trace is not None:
             self._traced = self._signature(trace), trace.operations, trace.memory
+        self._must_run = self._traced is None
         return self._traced is not None
 
     def _trace(self) -> tuple[Signature, OperationCounter, ForwardMemory]:
@@ -346,7 +349,7 @@ class Reference:
                 stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
                 stack.enter_context(torch.no_grad())
                 stack.enter_context(convertible_modules())
-                inputs = loaded.make_inputs(self.device)
+                inputs = loaded.make_inputs(self.device, clears=False)
                 with self.device:
                     model = loaded.make_model(self.device)
                 state = model_tensors(model)

@@ -48,3 +48,16 @@ def one_step() -> Iterator[None]:
             os._exit(0)
         if starts:
             signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@contextmanager
+def steps_at_most(seconds: float) -> Iterator[None]:
+    """Within: steps that take no longer than this together, else StepTooLong. Without limit where ``limit_steps`` set none."""
+    starts = bool(_limit_s) and not signal.getitimer(signal.ITIMER_REAL)[0]
+    if starts:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        if starts:
+            signal.setitimer(signal.ITIMER_REAL, 0)

@@ -323,6 +323,8 @@ def test_complex_weights_keep_their_imaginary_parts_in_another_precision(tmp_pat
         (HEAD + "class Model:\n    pass\n" + INPUTS + INIT, 0, "not a subclass of torch.nn.Module"),
         (HEAD + MODEL + "get_inputs = 3\n" + INIT, 0, "get_inputs is not a function"),
         (HEAD + MODEL + "def get_inputs():\n    return 3\n" + INIT, 0, "get_inputs() returns a int"),
+        (HEAD + MODEL + "def get_inputs():\n    return []\n" + INIT, 0, "0 values, Model.forward takes 1 argument (x): "),
+        (HEAD + MODEL + "def get_inputs():\n    return [1, 2]\n" + INIT, 0, "get_inputs() returns 2 values, Model.forward"),
         (HEAD + MODEL + "def get_inputs():\n    return [torch.randn(-1)]\n" + INIT, 8, "get_inputs() with workload full"),
         (HEAD + MODEL + INPUTS + INIT.replace("[]", "[1, 2]"), 0, "making Model"),
         (HEAD + MODEL + INPUTS + INIT.replace("[]", "[][0]"), 10, "IndexError"),

@@ -83,3 +83,31 @@ def test_a_reference_that_catches_everything_is_stopped_too(tmp_path: Path) -> N
 def test_a_forked_process_ends_with_the_step(tmp_path: Path) -> None:
     found = ran(tmp_path, 60, dict.fromkeys(LINES, "os.fork()"))
     assert found == [f"{tmp_path / place}.py: no error" for place in LINES]
+
+
+BRIEF = """
+import sys
+import time
+from engine.problem.reference_step import StepTooLong, limit_steps, one_step, steps_at_most
+
+limit_steps(60)
+try:
+    with steps_at_most(0.3):
+        for step in range(1000):
+            with one_step():
+                time.sleep(0.05)
+except StepTooLong:
+    print("ended" if step < 500 else "late")
+with one_step():
+    time.sleep(0.5)
+print("goes on")
+"""
+
+
+def test_several_steps_have_a_limit_together() -> None:
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", BRIEF], cwd=root, env={**os.environ, "PYTHONPATH": root},
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["ended", "goes", "on"]

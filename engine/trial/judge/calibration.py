@@ -36,6 +36,7 @@ from engine.trial.judge.comparison import compare
 from engine.trial.judge.format_check import decides, several_right
 from engine.trial.judge.perturbations import GRADED, OWN, PERTURBATIONS, TYING, UNEQUAL, WIDE_ONLY, ZERO_SLICES
 from engine.trial.judge.preparation_cache import KeptCalibration
+from engine.trial.judge.repeated_writes import DISTINCT, undefined_writes
 from engine.trial.judge.ties import IndexTrace
 from engine.trial.judge.tolerance import HOPELESS, ClassPolicy, Policy, allowed_class, error_limit, make_policy
 
@@ -186,6 +187,7 @@ def _own_cases(reference: Reference, default: PrecisionClass, main: Calibration 
         called = functools.cache(functools.partial(reference.call, case.model, case.inputs))
         if not known.several and default.value in found and several_right(reference, case, found[default.value], called):
             known.several = OWN
+        _check_writes(reference, case)
         if trial == 0 and default.value in found:
             _check_repeatable(reference, case, found[default.value].rel_fro, default, called)
         for name, errors in found.items():
@@ -233,6 +235,12 @@ def _check_repeatable(
         )
 
 
+def _check_writes(reference: Reference, case: Case) -> None:
+    """Raises ProblemError where the outputs depend on which of several values for one element stays."""
+    if undefined := undefined_writes(reference, case):
+        raise ProblemError(f"{reference.problem.name}: {undefined}; no kernel can match it: {DISTINCT}")
+
+
 def _least_errors(reference: Reference, dtype: torch.dtype) -> ClassErrors:
     """Lower bound on a class's error: zero, except where all outputs are fp32 with few elements."""
     sizes = [math.prod(o.shape) for o in reference.signature().operands if o.role == "output"]
@@ -274,6 +282,8 @@ def _perturbed_case(
     try:
         case = make_case(reference, name)
         if name == UNEQUAL and not _has_usual_shapes(reference, case):
+            return {}, False
+        if undefined_writes(reference, case):
             return {}, False
         errors = class_errors(reference, case, wanted)
         last = wanted[-1].value

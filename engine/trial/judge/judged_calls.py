@@ -13,6 +13,7 @@ from engine.domain.problem_format import FormatVerdict
 from engine.trial.judge.call_times import CallHook, Timing
 from engine.trial.judge.comparison import NO_ERROR, Errors
 from engine.trial.judge.failures import TrialFailed
+from engine.trial.judge.repeated_writes import DISTINCT
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.runner_memory import Outputs, RunnerMemory
 from engine.trial.judge.taken_outputs import Left, largest_difference
@@ -144,12 +145,14 @@ def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> N
     if not findings.ruling.passed:
         on = "" if distribution == "own" else f" on perturbed inputs ({distribution})"
         what = errors.flaw or _beyond(errors, findings.ruling.limit)
+        if findings.ruling.undefined:
+            reason = f"call {tally.trials}{on} cannot be judged: {findings.ruling.undefined}: {DISTINCT}"
+            raise TrialFailed(FailureKind.REJECTED, reason)
         if (own := findings.ruling.own_errors) is not None:
             raise TrialFailed(
                 FailureKind.REJECTED,
                 f"call {tally.trials}{on} cannot be judged: {what}; the reference's own arithmetic errs by {own.rel_fro:.2e} "
-                "here, because its outputs differ by little more than rounding, or because it writes to one index twice: give "
-                "it inputs that spread them, and distinct indices",
+                "here, because its outputs differ by little more than rounding: give it inputs that spread them",
             )
         evidence = tuple(replace(one, inputs=distribution, call=tally.trials) for one in findings.ruling.evidence)
         raise TrialFailed(FailureKind.MISMATCH, f"call {tally.trials}{on}: {what}", evidence=evidence)

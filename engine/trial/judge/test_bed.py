@@ -29,6 +29,7 @@ from engine.trial.judge.format_check import format_verdict, ruling_of_several
 from engine.trial.judge.guards import PATTERN, Guards
 from engine.trial.judge.mismatch_tally import evidence, unwritten
 from engine.trial.judge.perturbations import OWN, perturb
+from engine.trial.judge.repeated_writes import unless_undefined
 from engine.trial.judge.runner_memory import Outputs
 from engine.trial.judge.swaps import swap_few, with_swaps
 from engine.trial.judge.taken_outputs import Left, OutputTaker, Taken
@@ -284,8 +285,9 @@ class TestBed:
         if early is not None and early.passed:
             return Findings(early, self._flaw(slot, taken))
         expected = self.expected(slot)
-        case_reference = ReferenceOnCase(self.reference, Case(self.draw_weights(), lambda: self._given(slot), expected))
-        ruling = early or self.calibration.policy.rule(actual, expected, self._names, distribution, case_reference)
+        asked = ReferenceOnCase(self.reference, Case(self.draw_weights(), lambda: self._given(slot), expected))
+        ruling = early or self.calibration.policy.rule(actual, expected, self._names, distribution, asked)
+        ruling = unless_undefined(ruling, asked, distribution)
         if not ruling.passed:
             ruling = replace(ruling, evidence=self._evidence(ruling, actual, expected, distribution, self._poison[slot]))
             if flaw := unwritten(actual, expected, self._names, self._poison[slot]):
@@ -314,13 +316,9 @@ class TestBed:
         return format_verdict(self.reference, self.draw_weights(), self._given(slot), self.outputs(slot), limit)
 
     def _evidence(
-        self,
-        ruling: CheckResult,
-        outputs: Sequence[torch.Tensor],
-        expected: Sequence[torch.Tensor],
-        distribution: str,
+        self, ruling: CheckResult, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], distribution: str,
         poison: int,
-    ) -> tuple[Mismatch, ...]:
+    ) -> tuple[Mismatch, ...]:  # fmt: skip
         policy = self.calibration.policy
         limit = ruling.limit or policy.limit(distribution)
         return evidence(policy, ruling.errors, limit, outputs, expected, self._names, policy.classes[distribution], poison)

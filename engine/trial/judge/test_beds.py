@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Sequence
 
-from engine.domain.errors import DeviceError
+from engine.domain.errors import DeviceError, ProblemError
 from engine.domain.memory_plan import MemoryPlan, TooLarge, TrialProcesses, WorkloadMemory
 from engine.domain.memory_text import plan_note, refusal
 from engine.domain.model import Device, Workload
 from engine.problem.loading import is_out_of_memory
 from engine.problem.reference import Reference
+from engine.problem.reference_step import StepTooLong, steps_at_most
 from engine.trial.judge.calibration import Calibration
 from engine.trial.judge.known_calibrations import KnownCalibrations
 from engine.trial.judge.memory_room import independent_rows, plans_for, release_unused
 from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.protocol import OpenRequest
+
+_OTHER_S, _OTHERS_S = 3.0, 6.0
+"""Seconds for tracing another workload of a problem, and all of them."""
 
 
 class TestBeds:
@@ -62,12 +67,14 @@ class TestBeds:
         return found[0]
 
     def other_workloads(self) -> list[WorkloadMemory]:
-        """The memory plans of the problem's other workloads, largest first: of those whose reference need not run for it."""
+        """The memory plans of the problem's other workloads, largest first.
+
+        Of those whose reference need not run for it, and which are traced in a few seconds.
+        """
         workloads = [w for w in self._opened.problem.workloads if w.name != self._reference.workload.name]
         references = [Reference(self._opened.problem, w, self._device.label) for w in workloads]
         without = TrialProcesses(self._processes.baselines, self._processes.interleaved, self._processes.pairs)
-        known = [r for r in references if r.known_without_running()]
-        found = [plans_for(r, self._device, self._opened.memory_limit, without) for r in known]
+        found = [plans_for(r, self._device, self._opened.memory_limit, without) for r in _traced(references)]
         return sorted(found, key=lambda one: -one.needs.operands)
 
     @property
@@ -158,3 +165,19 @@ def ran_out(error: BaseException) -> bool:
     if isinstance(cause, OSError) and cause.errno in (errno.ENOMEM, errno.ENOSPC):
         return True
     return "out of memory" in str(error).lower() or any(is_out_of_memory(e) for e in (error, cause) if e is not None)
+
+
+def _traced(references: Sequence[Reference]) -> list[Reference]:
+    """Those whose signature is soon known without running them: a loop over rows takes a minute to trace."""
+    found: list[Reference] = []
+    until = time.monotonic() + _OTHERS_S
+    for one in references:
+        try:
+            with steps_at_most(max(0.01, min(_OTHER_S, until - time.monotonic()))):
+                found += [one] if one.known_without_running() else []
+        except StepTooLong:
+            continue
+        except ProblemError as error:
+            if not isinstance(error.__cause__, StepTooLong):
+                raise
+    return found

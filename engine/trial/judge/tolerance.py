@@ -140,6 +140,8 @@ class CheckResult:
     own_errors: ClassErrors | None = None
     """The reference's own errors on this case, if they are as large, and larger than any limit may be: nothing is known of the
     kernel then."""
+    undefined: str = ""
+    """Why nothing is known of the kernel: the reference's outputs on this case are undefined."""
     evidence: tuple[Mismatch, ...] = ()
     """Where the outputs are wrong."""
 

@@ -83,10 +83,12 @@ class CheckedOutputs:
 class WorkloadTrial:
     """One workload on trial. Raises ProblemError or DeviceError."""
 
-    def __init__(self, opened: OpenRequest, tools: JudgeTools) -> None:
+    def __init__(self, opened: OpenRequest, tools: JudgeTools, say: Say = lambda _: None) -> None:
         self._opened = opened
         self._tools = tools
         self.reference = Reference(opened.problem, opened.workload, opened.device)
+        if not self.reference.known_without_running():
+            say("running the reference once: it cannot be traced without its inputs' values (a smaller --workload is faster)")
         self.signature = self.reference.signature()
         compile_ahead(self.signature.with_roles(Role.OUTPUT), tools.device)
         self.holdouts = [Reference(opened.problem, w, opened.device) for w in opened.holdouts]
