@@ -94,14 +94,16 @@ class LoadedReference:
 
     def _check_count(self, given: tuple[object, ...]) -> None:
         """Raises ProblemError where ``forward`` cannot be called with so many arguments."""
+        forward = inspect.getattr_static(self.model_class, "forward")
+        own = 0 if isinstance(forward, staticmethod) else 1
         try:
-            signature = inspect.signature(self.model_class.forward)
+            signature = inspect.signature(forward)
         except (TypeError, ValueError):
             return
         try:
-            signature.bind(None, *given)
+            signature.bind(*[None] * own, *given)
         except TypeError:
-            taken = list(signature.parameters)[1:]
+            taken = list(signature.parameters)[own:]
             raise ProblemError(
                 f"{self.file}: get_inputs() returns {_counted(len(given), 'value')}, Model.forward takes "
                 f"{_counted(len(taken), 'argument')} ({', '.join(taken) or 'none'}): return one value for each argument"

@@ -641,3 +641,9 @@ def test_operators_of_higher_order_are_counted_and_widened(tmp_path: Path, monke
     (exact,) = reference.exact_of(model, lambda: inputs).outputs
     assert exact.dtype == torch.float64
     assert torch.allclose(exact.float(), right, atol=1e-4)
+
+
+def test_a_static_forward_takes_what_get_inputs_returns(tmp_path: Path) -> None:
+    static = MODEL.replace("    def forward(self, x)", "    @staticmethod\n    def forward(x)")
+    reference = made(tmp_path, HEAD + static + INPUTS + INIT)
+    assert torch.equal(reference.call(reference.model(1), reference.inputs(2))[0], 2 * reference.inputs(2)[0])
