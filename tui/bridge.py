@@ -15,6 +15,7 @@ from pathlib import Path
 
 from engine.domain import columns, queries
 from engine.domain.commands import AnswerCall, Command
+from engine.domain.device_waits import is_free
 from engine.domain.errors import CommandRejected, EspalierError, JournalCorrupt, ProposerError
 from engine.domain.events import Entry
 from engine.domain.folds import advance
@@ -385,7 +386,7 @@ class Bridge:
 
     async def _listen(self) -> None:
         async for message in self.source.progress():
-            self.progress[message.work] = message.text
+            self.progress[message.work] = "" if is_free(message.text) else message.text  # the work goes on by its own name
             if message.work.kind == WorkKind.PREPARE:
                 self._start_texts.append(message.text)
             self._tell()

@@ -14,6 +14,7 @@ from engine.cli.streams import is_terminal
 from engine.cli.verbose_lines import VerboseLines
 from engine.cli.verbosity import quiet, verbose
 from engine.domain import commands as c
+from engine.domain.device_waits import is_free, is_waiting
 from engine.domain.folds import advance
 from engine.domain.state import SessionState
 from engine.domain.work import WorkKind
@@ -23,7 +24,6 @@ from engine.report.text import progress
 from engine.report.text.lines import Line, line, one_line
 from engine.session.live import LiveSession
 from engine.session.outcome import AwaitingEngineer, Outcome, Until
-from engine.trial.lease import is_free, is_waiting
 
 T = TypeVar("T")
 RunSession = Callable[[LiveSession], Awaitable[Outcome]]

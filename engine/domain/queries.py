@@ -282,7 +282,7 @@ def incumbent_by_round(state: SessionState) -> tuple[tuple[int, float], ...]:
         if (ratio := speedup(state, kernel)) is not None:
             by_round[since] = ratio.value
     rows: list[tuple[int, float]] = []
-    for number in sorted(state.rounds):
+    for number in sorted({*state.rounds, *by_round}):
         if number in by_round or rows:
             rows.append((number, by_round.get(number, rows[-1][1] if rows else 0.0)))
     return tuple(rows)

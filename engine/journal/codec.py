@@ -182,6 +182,13 @@ def damaged(what: str, number: int, name: str = JOURNAL) -> JournalCorrupt:
     return JournalCorrupt(f"{_place(number, name)} {what}: restore the file from a copy{rescue}")
 
 
+def number_text(number: int) -> str:
+    """The number; of one with more digits than any journal's, the first few and how many there are."""
+    digits = str(number)
+    return digits if len(digits) <= _MOST_DIGITS else f"{digits[:_MOST_DIGITS]}… ({len(digits)} digits)"
+
+
+_MOST_DIGITS = 20
 _author = lru_cache(maxsize=256)(Author)
 
 
@@ -225,7 +232,9 @@ def _newer_version(line: bytes) -> int:
 
 
 def _too_new(where: str, version: int) -> JournalTooNew:
-    return JournalTooNew(f"{where} has format {version}; this program reads formats up to {VERSION}: use a newer espalier")
+    return JournalTooNew(
+        f"{where} has format {number_text(version)}; this program reads formats up to {VERSION}: use a newer espalier"
+    )
 
 
 def _decode_reason(line: bytes, error: Exception) -> str:

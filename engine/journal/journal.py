@@ -342,7 +342,8 @@ def _entry(line: bytes, seq: int, name: str) -> Entry:
     entry = codec.decode(line, seq + 1, name)
     if entry.seq != seq:
         how = "missing" if entry.seq > seq else "repeated"
-        raise codec.damaged(f"has sequence number {entry.seq}, not {seq} (events are {how} or out of order)", seq + 1, name)
+        given = codec.number_text(entry.seq)
+        raise codec.damaged(f"has sequence number {given}, not {seq} (events are {how} or out of order)", seq + 1, name)
     if seq == 0 and not isinstance(entry.event, SessionOpened):
         raise codec.damaged("is not session.opened (the beginning is missing)", 1, name)
     return entry

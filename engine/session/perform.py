@@ -14,6 +14,7 @@ from pathlib import Path
 
 from engine.domain import queries, races
 from engine.domain import work as w
+from engine.domain.device_waits import is_waiting
 from engine.domain.errors import BudgetExhausted, CallCancelled, EspalierError
 from engine.domain.model import Blob, Contract, Dialect, Failure, FailureKind
 from engine.domain.state import Kernel, SessionState
@@ -22,7 +23,6 @@ from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Proposer, Rep
 from engine.journal.blobs import Blobs
 from engine.session.ports import Bench, Say
 from engine.session.tuning import tune
-from engine.trial.lease import is_waiting
 
 _LOG = logging.getLogger(__name__)
 

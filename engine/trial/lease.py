@@ -25,6 +25,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.domain.device_waits import free_text, waiting_text
 from engine.domain.errors import EspalierError
 
 LEASES = "ESPALIER_LEASES"
@@ -39,19 +40,8 @@ _SLICE_S = 30.0
 _IDLE_S = 0.5
 """Seconds without use after which it does so at once: a process awaits its engineer, or a compiler."""
 _LONGEST_TICKET = 4096
-_WAITING, _FREE = "waiting for ", " is free"
 
 Say = Callable[[str], None]
-
-
-def is_waiting(progress: str) -> bool:
-    """Whether a line of progress says that a lease is waited for."""
-    return _WAITING in progress and ", held by process " in progress
-
-
-def is_free(progress: str) -> bool:
-    """Whether a line of progress says that the wait for a lease is over."""
-    return progress.endswith(_FREE)
 
 
 def lease_folder() -> Path:
@@ -268,7 +258,7 @@ class Lease:
             place.leave()
             raise
         if shown:
-            say(f"{self._label}{_FREE}")
+            say(free_text(self._label))
         return place
 
     def _without(self, error: OSError, say: Say) -> None:
@@ -308,7 +298,7 @@ def _waiting_text(label: str, ahead: tuple[Ticket, ...]) -> str:
     if not ahead:
         return ""
     others = f", {len(ahead) - 1} ahead" if len(ahead) > 1 else ""
-    return f"{_WAITING}{label}, held by {ahead[0].describe()}{others}"
+    return waiting_text(label, f"{ahead[0].describe()}{others}")
 
 
 def _device_folder(key: str) -> Path:

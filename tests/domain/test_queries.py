@@ -91,6 +91,11 @@ def test_progress_is_the_incumbents_speedup_by_round() -> None:
     assert queries.incumbent_by_round(SessionState()) == ()
 
 
+def test_an_incumbent_that_was_added_after_the_last_round_counts_too() -> None:
+    added = b.measured_kernel("k2", 2.0, parent="k1", round_number=1)
+    assert queries.incumbent_by_round(b.fold(*b.first_round(), *added)) == ((0, 1.0), (1, 2.0))
+
+
 def test_a_state_keeps_unknown_events() -> None:
     state = b.fold(*BEGUN, e.UnknownEvent("llm.called", {"tokens": 3}), e.UnknownEvent("llm.called", {}))
     assert state.unknown == ("llm.called", "llm.called")

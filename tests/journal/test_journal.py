@@ -346,6 +346,10 @@ def test_an_empty_journal_and_one_that_is_a_folder(tmp_path: Path) -> None:
         (lambda w: [w[2].replace(b'"seq":2', b'"seq":0')], r"line 1 of .*journal\.jsonl is not session\.opened"),
         (lambda w: [w[0], w[1], w[2], w[3].replace(b'"text":', b'"test":')], r"line 4 .* missing required field `text`"),
         (lambda w: [w[0], w[3].replace(b'"text":', b'"test":').rstrip(b"\n")], r"line 2 .* missing required field `text`"),
+        (
+            lambda w: [w[0], w[1].replace(b'"seq":1', b'"seq":' + b"9" * 400)],
+            r"line 2 of .*journal\.jsonl has sequence number 9{20}… \(400 digits\), not 1 ",
+        ),
         (lambda w: [*w, *w], r"line 5 of .*journal\.jsonl has sequence number 0, not 4"),
     ],
 )

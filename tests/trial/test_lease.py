@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import engine
+from engine.domain.device_waits import is_waiting
 from engine.domain.errors import EspalierError
 from engine.trial import lease
 from engine.trial.lease import LEASES, Lease, QueuePlace
@@ -291,7 +292,7 @@ def test_a_busy_holder_gives_way_between_two_uses(
         ending = asyncio.create_task(asyncio.to_thread(lambda: (other.until("has it"), other.release())))
         async with mine.held(said.append):
             await ending
-        assert any(lease.is_waiting(text) and str(other.process.pid) in text for text in said)
+        assert any(is_waiting(text) and str(other.process.pid) in text for text in said)
 
     asyncio.run(asyncio.wait_for(use(), 60))
     mine.close()

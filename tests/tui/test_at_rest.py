@@ -14,6 +14,8 @@ from support import sessions, ui
 from support.ui import until
 from textual._compositor import LayoutUpdate
 
+from engine.domain.state import SessionState
+from engine.domain.work_key import WorkKey
 from tui.screens import bridge_screen
 from tui.screens.bridge_screen import BridgeScreen
 from tui.screens.gate import GateScreen
@@ -129,7 +131,7 @@ def screen_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., _Screen]:
     monkeypatch.setattr(_Screen, "app", app)
 
     def made(*started: str, transport: object = None, is_run: bool = True) -> _Screen:
-        state = SimpleNamespace(started=started)
+        state = SessionState(started=dict.fromkeys(map(WorkKey.parse, started), 1))
         screen = _Screen(SimpleNamespace(state=state, transport=transport, is_run=is_run), now)
         screen.set_reactive(BridgeScreen.state, state)
         screen.drain()

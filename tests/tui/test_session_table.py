@@ -82,6 +82,21 @@ def test_the_incumbent_is_shown_without_its_interval_where_that_has_no_room(widt
     sessions.run(body)
 
 
+@pytest.mark.parametrize(("width", "words"), [(80, "none corroborated"), (40, "?")])
+def test_a_session_without_a_corroborated_time_says_so(width: int, words: str) -> None:
+    doubted = replace(ONE, best=None, incumbent="", best_so_far=(), corroborated=False, doubted=("k1",))
+
+    async def body() -> None:
+        app = Host()
+        async with app.run_test(size=(width, 10)):
+            table = app.query_one(SessionTable)
+            table.show([doubted])
+            assert words in [cell.plain for cell in table.get_row_at(0)]
+
+    sessions.run(body)
+    assert "none corroborated" in {symbol.plain for symbol, _ in legend(lambda _: "")}
+
+
 @pytest.mark.parametrize("status", ["open", "closed", "unreadable"])
 @pytest.mark.parametrize("awaiting", [0, 3])
 @pytest.mark.parametrize("shipped", [False, True])

@@ -27,6 +27,7 @@ from tui.removals import is_going
 from tui.screens.dialogs import DismissOnceScreen
 from tui.viewmodel import estimate
 from tui.viewmodel.fmt import about
+from tui.viewmodel.stages import at_rest
 from tui.widgets.bars import SessionHeader, StageStrip
 
 _FRAME_SECONDS = 0.1
@@ -81,6 +82,11 @@ class BridgeScreen(DismissOnceScreen[None]):
         self.set_class(self.app.size.height < _TINY, "-tiny")
 
     @property
+    def shown(self) -> SessionState:
+        """The bridge's state; without a process that runs the session nothing runs in it."""
+        return self.bridge.state if self.bridge.is_run else at_rest(self.bridge.state)
+
+    @property
     def _works(self) -> bool:
         return self.bridge.transport is None and self.bridge.is_run and bool(self.bridge.state.running)
 
@@ -117,8 +123,8 @@ class BridgeScreen(DismissOnceScreen[None]):
             return
         self._drawn_at = time.monotonic()
         with self.app.batch_update():
-            if self.bridge.state is not self.state:
-                self.state = self.bridge.state
+            if self.shown is not self.state:
+                self.state = self.shown
             self.update_live()
         if self._is_seen:
             self._draw_at(self._drawn_at + (_WORKING_SECONDS if self._works else _CLOCK_SECONDS))
@@ -140,7 +146,7 @@ class BridgeScreen(DismissOnceScreen[None]):
         header.telemetry = bridge.device_load
         header.deadline, header.now = bridge.deadline, now
         header.round_left = about(left) if left is not None else ""
-        strip.is_run = bridge.is_run
+        strip.state, strip.is_run = bridge.state, bridge.is_run
         strip.progress, strip.seconds = dict(bridge.progress), {work: int(age) for work, age in ages.items()}
         return ages
 

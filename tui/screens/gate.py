@@ -84,7 +84,7 @@ class GateScreen(SteeringScreen):
         if awaited - self._awaited:
             self._frozen_until = self.clock() + GRACE_SECONDS
         self._awaited = awaited
-        for widget in (self.query_one(IdeaList), self.query_one(SessionHeader), self.query_one(StageStrip)):
+        for widget in (self.query_one(IdeaList), self.query_one(SessionHeader)):
             widget.state = state
         self._highlight_next(state)
         self._describe()

@@ -222,12 +222,12 @@ class NewSessionForm(Dialog[Bridge | None]):
 
     def _show_step(self) -> None:
         """The running step with its elapsed time."""
+        step = self._steps.running
         if self._steps.steps and not is_going(self):
-            step = self._steps.steps[-1]
-            seconds = int(time.monotonic() - step.began)
+            seconds = int(time.monotonic() - step.began) if step is not None else 0
             message = self.query_one("#message", Static)
             message.remove_class("-wrong")
-            words = f"Starting: {step.text} …{f' {fmt.elapsed(seconds)}' if seconds else ''}"
+            words = f"Starting{f': {step.text}' if step is not None else ''} …{f' {fmt.elapsed(seconds)}' if seconds else ''}"
             message.update("\n".join(wrap(words, message.content_size.width or len(words))))
 
     def _request(self) -> NewSession:

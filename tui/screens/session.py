@@ -125,7 +125,6 @@ class SessionScreen(ArrangedScreen):
         tree.state = state
         self.query_one(DetailTabs).state = state
         self.query_one(SessionHeader).state = state
-        self.query_one(StageStrip).state = state
         self.query_one(FleetStrip).state = state
         for charts in self.query(Charts):
             charts.state = state
@@ -155,7 +154,7 @@ class SessionScreen(ArrangedScreen):
         now = footer.FooterSituation(
             tree.selected, tree.marked, bridge.can(Capability.SUBMIT), bool(bridge.stopped), playing,
         )  # fmt: skip
-        self.query_one(KeyFooter).keys = footer.tree_keys(bridge.state, now)
+        self.query_one(KeyFooter).keys = footer.tree_keys(self.shown, now)
 
     def _start_lines(self, ages: Mapping[WorkKey, float], room: int) -> tuple[Line, ...]:
         bridge = self.bridge

@@ -44,7 +44,7 @@ class Dot:
     x: float
     y: float
     precise: bool
-    """Measured with process pairs, and not doubted; others are drawn hollow."""
+    """Measured with process pairs, and corroborated; others are drawn hollow."""
 
 
 def speedup_chart(state: SessionState, selected: str, view: PlotWindow, room: int, height: int) -> ChartPage:
@@ -100,10 +100,10 @@ _CLIMB_LEGENDS = (
 
 
 def _legends(state: SessionState, legends: tuple[str, ...]) -> tuple[str, ...]:
-    """With kernels whose time is doubted, which are hollow too."""
+    """With kernels whose time is not corroborated, which are hollow too."""
     if not tree_facts(state).doubted:
         return legends
-    return tuple(one.replace("screened", "screened or doubted") for one in legends)
+    return tuple(one.replace("screened", "screened or not corroborated") for one in legends)
 
 
 _ROOF_LEGENDS = ("● measured   ○ screened   ◆ selected", "○ screened  ◆ selected")
@@ -153,7 +153,7 @@ def _steps(canvas: Canvas, steps: Sequence[tuple[float, float]], right: float) -
 
 
 def _draw_dots(canvas: Canvas, dots: Sequence[Dot], selected: str) -> None:
-    """Hollow dots for screened and doubted kernels, solid ones for measured kernels, the selected one on top."""
+    """Hollow dots for kernels that are screened or not corroborated, solid ones for the others, the selected one on top."""
     for dot in sorted(dots, key=lambda dot: (dot.kernel == selected, dot.precise)):
         if dot.kernel == selected:
             canvas.mark(dot.x, dot.y, _SELECTED, Ink.MARK)

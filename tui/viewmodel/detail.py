@@ -39,8 +39,7 @@ def heading(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:
     ratio = queries.speedup(state, kernel)
     outcome = kernels.outcome(state, kernel)
     name = Cell(cut(kernels.title(state, kernel), max(8, room - len(kernel.id) - 5)), Ink.TITLE)
-    word = "not corroborated" if outcome is kernels.DOUBTED else outcome.word
-    facts: list[Cells] = [(Cell(f"{outcome.glyph} {word}", outcome.ink),)]
+    facts: list[Cells] = [(outcome.cell,)]
     if ratio is not None and kernel.measurement is not None:
         facts += [(kernels.speedup(kernel, ratio), Cell(f" {fmt.interval_ends(ratio)}", Ink.FAINT)), (_time(kernel),)]
     facts += [(Cell(_origin(kernel), Ink.FAINT),)]

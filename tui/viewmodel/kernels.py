@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.domain import corroboration, queries
 from engine.domain.model import Author, Interval
@@ -11,7 +11,7 @@ from engine.domain.state import Kernel, SessionState, Stage
 from engine.domain.work import Sanitize, WorkKey
 from engine.report.text.tree import failure_words
 from tui.viewmodel import fmt
-from tui.viewmodel.cells import Cell, Ink, one_line
+from tui.viewmodel.cells import Cell, Ink, one_line, width
 from tui.viewmodel.tree_facts import tree_facts
 
 INCUMBENT = "★"
@@ -28,10 +28,16 @@ class Outcome:
     glyph: str
     word: str
     ink: Ink
+    short: str = ""
+    """The word for a narrow column, where it has another."""
 
     @property
     def cell(self) -> Cell:
         return Cell(f"{self.glyph} {self.word}", self.ink)
+
+    def cell_within(self, room: int) -> Cell:
+        """The cell with the short word where the word does not fit."""
+        return replace(self, word=self.short).cell if self.short and width(self.cell.text) > room else self.cell
 
 
 _UNDER_WAY: Mapping[Stage, Outcome] = {
@@ -47,8 +53,7 @@ _WAITING: Mapping[Stage, Outcome] = {
     Stage.REPAIR: Outcome("○", "to repair", Ink.WAITING),
 }
 QUARANTINED = Outcome("◬", "quarantined", Ink.QUARANTINED)
-DOUBTED = Outcome("?", "doubted", Ink.WARN)
-"""Measured, but not corroborated."""
+NOT_CORROBORATED = Outcome("?", "not corroborated", Ink.WARN, "not corrob.")
 _SANITIZING = Outcome("◉", "sanitizing", Ink.VERIFY)
 _RACING = Outcome("⇄", "racing", Ink.MEASURE)
 _UNDECIDED = Outcome("≈", "undecided", Ink.UNDECIDED)
@@ -58,7 +63,7 @@ _SCREENED = Outcome("◍", "screened", Ink.MEASURED)
 NOT_COMPARED = Outcome("◌", "not compared", Ink.CANCELLED)
 WHY_NOT_COMPARED = "measured on another device or with earlier baselines"
 OUTCOMES = (
-    _WAITING[Stage.BUILD], *_UNDER_WAY.values(), _SANITIZING, _RACING, _MEASURED, _SCREENED, _UNDECIDED, DOUBTED,
+    _WAITING[Stage.BUILD], *_UNDER_WAY.values(), _SANITIZING, _RACING, _MEASURED, _SCREENED, _UNDECIDED, NOT_CORROBORATED,
     QUARANTINED, Outcome("✗", "failed", Ink.FAILED), _CANCELLED, NOT_COMPARED,
 )  # fmt: skip
 """One of each symbol, for the legend."""
@@ -106,7 +111,7 @@ def outcome(state: SessionState, kernel: Kernel) -> Outcome:
         if kernel.id in found.undecided:
             return _UNDECIDED
         if corroboration.is_doubted(kernel):
-            return DOUBTED
+            return NOT_CORROBORATED
         return _MEASURED if queries.is_precise(kernel) else _SCREENED
     return (_UNDER_WAY if under_way(state, kernel) else _WAITING)[kernel.stage]
 

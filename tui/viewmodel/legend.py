@@ -32,8 +32,9 @@ def _statuses() -> Iterator[Entry]:
 
 
 def _outcomes() -> Iterator[Entry]:
+    doubted = kernels.NOT_CORROBORATED
     more = {
-        kernels.DOUBTED.word: "measured, but the judge's clock does not confirm the time: cannot win",
+        doubted.word: f"in the tree {doubted.short}; the judge's clock does not confirm the time: cannot win",
         "screened": "timed with few samples, too slow to measure further",
         "quarantined": "time or behaviour not plausible; accept or discard it",
         "undecided": "a race's interval contains 1, or the race is not corroborated",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from engine.domain import queries
 from engine.domain.model import CallRole
@@ -73,6 +74,12 @@ def counts(state: SessionState) -> Counts:
     )
 
 
+@lru_cache(maxsize=2)
+def at_rest(state: SessionState) -> SessionState:
+    """The state where no process runs its session: what was begun does not run. The same object for the same state."""
+    return replace(state, started={}) if state.started else state
+
+
 def strip(
     state: SessionState,
     progress: Mapping[WorkKey, str],
@@ -86,7 +93,7 @@ def strip(
 
     ``is_run``: whether some process runs the session; without one, what was begun does not run.
     """
-    found = counts(state)
+    found = counts(state if is_run else at_rest(state))
     always = (
         (found.building, "◔", "building", Ink.BUILD),
         (found.verifying, "◑", "verifying", Ink.VERIFY),
@@ -99,7 +106,7 @@ def strip(
         (found.undecided - len(ideas_for_you(state)), "◇", "to approve", Ink.WARN),
         (found.quarantined, "◬", "quarantined", Ink.QUARANTINED),
         (found.writing, "✎", "being written", Ink.BUILD),
-        (found.doubted, kernels.DOUBTED.glyph, "not corroborated", kernels.DOUBTED.ink),
+        (found.doubted, kernels.NOT_CORROBORATED.glyph, kernels.NOT_CORROBORATED.word, kernels.NOT_CORROBORATED.ink),
         (found.repairing, "↻", "repairing", Ink.REPAIR),
         (found.cancelled, "■", "cancelled", Ink.CANCELLED),
         (found.parked, "‖", "ideas parked", Ink.CANCELLED),

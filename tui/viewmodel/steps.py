@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.domain import queries
+from engine.domain.device_waits import is_free, is_waiting
 from engine.domain.state import SessionState
 from engine.domain.work import WorkKey, WorkKind
 from tui.viewmodel import fmt
@@ -31,18 +32,30 @@ class StepLog:
     def __init__(self) -> None:
         self.steps: list[Step] = []
 
+    @property
+    def running(self) -> Step | None:
+        """The running step."""
+        return self.steps[-1] if self.steps and self.steps[-1].ended is None else None
+
     def add(self, text: str, now: float) -> None:
-        """Begin a step; repeating the text of the running step changes nothing."""
-        if self.steps and self.steps[-1].ended is None:
-            if self.steps[-1].text == text:
+        """Begin a step; repeating the text of the running step changes nothing.
+
+        A wait for the device is one step, however often its words change. That the device is free ends it, and is no step.
+        """
+        if self.running is not None:
+            if self.running.text == text:
                 return
-            self.steps[-1].ended = now
-        self.steps.append(Step(text, now))
+            if is_waiting(text) and is_waiting(self.running.text):
+                self.running.text = text
+                return
+            self.running.ended = now
+        if not is_free(text):
+            self.steps.append(Step(text, now))
 
     def finish(self, now: float) -> None:
         """End the running step."""
-        if self.steps and self.steps[-1].ended is None:
-            self.steps[-1].ended = now
+        if self.running is not None:
+            self.running.ended = now
 
 
 def step_lines(steps: Sequence[Step], now: float, room: int) -> tuple[Line, ...]:
@@ -71,10 +84,9 @@ def start_lines(
     device = state.device.name if state.device is not None else opened.device
     head = f"{_INDENT}{one_line(opened.problem.name)} {queries.problem_and_workload(state)[1]} on {one_line(device)}"
     lines = [line(Cell(cut(head, room), Ink.TITLE)), BLANK, *step_lines(log.steps, now, room)]
-    preparing = bool(log.steps) and log.steps[-1].ended is None
     width = max(8, min(_WIDEST, room - len(_INDENT) - 14))
     started = state.running if is_run else ()
-    running = [work for work in started if work.kind != WorkKind.PREPARE or not preparing]
+    running = [work for work in started if work.kind != WorkKind.PREPARE or log.running is None]
     lines += [_line(work_words(work), ages.get(work), running=True, width=width) for work in running]
     if not is_run and state.closed is None:
         lines += _wrapped("No kernel yet; its preparation was interrupted.", Ink.WARN, room)

@@ -90,7 +90,7 @@ def row_line(view: TreeContext, row: NodeRow, shown: ColumnLayout, *, marked: st
             continue
         content = figures[column] if figures is not None and column in figures else _words(view, kernel, row, column, room)
         if column is Column.OUTCOME:
-            content = (Cell(outcome.glyph, outcome.ink) if symbol else outcome.cell,)
+            content = (Cell(outcome.glyph, outcome.ink) if symbol else outcome.cell_within(room),)
         elif column is Column.TUNABLES:
             content = (Cell(_whole_tunables(label.rest, room), Ink.FAINT),)
         cells += (Cell(" " * GAP), *pad_cells(content, room, right=column in RIGHT))

@@ -107,7 +107,8 @@ class SessionTable(DataTable[Text]):
     def _cells(self, one: store.SessionSummary, *, intervals: bool) -> dict[str, Text]:
         from tui.viewmodel import fmt  # the empty table is drawn before the engine is imported
 
-        best = Text("doubted" if one.doubted else "—", "dim")
+        none = "none corroborated" if intervals else "?"
+        best = Text(none if one.doubted else "—", "dim")
         if one.best is not None:
             name = "success" if one.best.low > 1.0 and one.corroborated else "warning"
             ends = f" {fmt.interval_ends(one.best)}{'' if one.corroborated else ' not corroborated'}" if intervals else ""
@@ -153,7 +154,8 @@ def legend(colour: Callable[[str], str]) -> tuple[tuple[Text, str], ...]:
     return (
         *((Text(one.words.format(2), colour(one.colour) if one.colour else ""), one.meaning) for one in states),
         (Text("▲ 1.42×", colour("success")), "the incumbent's speedup over its baseline, with its 95% interval"),
-        (Text("▁▃▃▆█", colour("primary")), "trend: the best speedup so far, kernel by kernel"),
+        (Text("none corroborated"), "kernels are correct, but the time of none is a result; ? where there is no room"),
+        (Text("▁▃▃▆█", colour("primary")), "trend: the incumbent's speedup, round by round"),
         (Text("13/22"), "kernels: verified, of all"),
     )
 

@@ -140,4 +140,4 @@ def _reproduction_words(one: Rerun) -> Span:
             return Span("slower here" if slower else "no significant speedup here", Tone.WARN)
         case None:
             doubted = one.recorded is not None and one.recorded.doubts
-            return Span("recorded speedup doubted" if doubted else "no significant speedup recorded", Tone.FAINT)
+            return Span("recorded speedup not corroborated" if doubted else "no significant speedup recorded", Tone.FAINT)

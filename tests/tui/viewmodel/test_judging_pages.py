@@ -204,11 +204,11 @@ DOUBTED = after(e.KernelMeasured("k14", UNSURE, 1.0))
 
 def test_a_doubted_kernel_has_a_mark_of_its_own_and_stretches_no_bar() -> None:
     kernel = DOUBTED.kernels["k14"]
-    assert kernels.outcome(DOUBTED, kernel) == kernels.DOUBTED
+    assert kernels.outcome(DOUBTED, kernel) == kernels.NOT_CORROBORATED
     view = tree_cells.tree_context(DOUBTED)
     row = next(row for row in rows(DOUBTED) if row.kernel == "k14")
     output = tree_cells.row_line(view, row, tree_columns.layout(200)).text
-    assert "? doubted" in output
+    assert "? not corrob. " in output
     assert "? 9.00×" in output
     assert "not corroborated" in output
     assert "▲ 9.00×" not in output

@@ -39,7 +39,7 @@ def test_a_chart_says_that_doubted_kernels_are_hollow_too() -> None:
         legends = make(COMPARED, "", WHOLE, 80, 16).legends
         hollow = [one for one in legends if "○" in one]
         assert hollow
-        assert all("○ screened or doubted" in one for one in hollow)
+        assert all("○ screened or not corroborated" in one for one in hollow)
 
 
 def test_the_table_of_workloads_says_what_stands_beside_a_figure() -> None:
