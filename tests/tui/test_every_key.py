@@ -97,10 +97,7 @@ IN_WIDGETS: Mapping[str, str] = {
     "home:ctrl+home": "scroll_top",
     "workloads:ctrl+home": "scroll_top",
     "gate:enter": "choose",
-    **{
-        f"compare:{tab + 1}": f"show('{name}')"
-        for tab, name in enumerate(("idea", "code", "diff", "checks", "timing", "resources", "log"))
-    },
+    **{f"compare:{number}": f"show('{page}')" for number, page in enumerate(PAGES, 1)},
 }
 """Keys that the focused list or page takes itself, to the same effect: its call."""
 
@@ -124,7 +121,10 @@ def call_of(action: actions.Action) -> str:
     return action.run.removeprefix("app.")
 
 
-@pytest.mark.parametrize("name", SCREENS)
+FAST = ("home", "tree, steered", "gate, steered", "workloads")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in SCREENS])
 def test_every_key_that_help_lists_acts_and_no_other_does(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
     how, place, kind, reach = SCREENS[name]
