@@ -2,7 +2,7 @@
 
 KernelBench is a checkout. Each kernel that its prompts show is judged by its evaluator (five correctness trials and 100 timed
 calls, the defaults of its scripts) and by ``espalier eval``, one after the other. Each runs in a process of its own, and each
-compiles the kernel anew: the evaluator in an empty build folder, Espalier with an empty cache. What an installation pays once
+compiles the kernel: the evaluator in an empty build folder, Espalier with an empty cache. What an installation pays once
 (torch's bytecode, the device's ceilings) is paid before, by judging a kernel that does not count.
 
 Prints both verdicts, both times and their ratio. The evaluator needs KernelBench's requirements; its clients of model servers
