@@ -151,10 +151,10 @@ def test_a_host_bound_kernel_needs_few_bursts_and_one_at_the_power_limit_as_many
     noisy = random.Random(2)
     host_bound = Bursts(lambda _: noisy.uniform(99.0, 101.0), lambda _: COOL).turn()
     assert (host_bound.before, host_bound.settled) == (5, True)
-    assert all(one.wall_us < 20e3 for one in host_bound.counted)
     capped = Bursts(lambda _: noisy.uniform(99.0, 101.0), lambda _: CAPPED).turn()
     assert capped.before > 5
-    assert all(one.wall_us > 35e3 for one in capped.counted)
+    # A pause adds up to half a millisecond to each burst: those of either contestant last as long.
+    assert all(one.wall_us > 35e3 for one in (*host_bound.counted, *capped.counted))
 
 
 def test_a_clock_that_falls_while_bursts_count_has_not_settled() -> None:

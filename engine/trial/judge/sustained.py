@@ -139,7 +139,7 @@ class SustainedTrial:
     def _counted(self, runner: RunnerClient, first: int, before: _Settled, *, judged: bool) -> list[_Read]:
         """The bursts that count, on inputs of those before but for a few elements; the outputs of the last one are checked."""
         pace, last = self._pace, before.last
-        calls, found = pace.calls(last, short=before.unthrottled), list[_Read]()
+        calls, found = pace.calls(last), list[_Read]()
         wanted = pace.within(pace.counted, last.wall_us)
         for number in range(1, wanted + 1):
             self._swap_elements()

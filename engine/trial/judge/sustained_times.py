@@ -49,8 +49,6 @@ class Unthrottled:
 
     least: int
     steady: float
-    burst_us: float
-    """Wanted duration of a burst that counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +71,9 @@ class Pace:
     unthrottled: Unthrottled | None = None
     """What is enough while no clock is lowered."""
 
-    def calls(self, last: Burst, *, short: bool = False) -> int:
-        """Calls of the burst after ``last``; ``short``: of one that counts while no clock is lowered."""
-        wanted_us = self.unthrottled.burst_us if short and self.unthrottled is not None else self.burst_us
-        return max(1, min(_MOST_CALLS, round(wanted_us / last.most_us)))
+    def calls(self, last: Burst) -> int:
+        """Calls of the burst after ``last``."""
+        return max(1, min(_MOST_CALLS, round(self.burst_us / last.most_us)))
 
     def within(self, bursts: int, burst_us: float) -> int:
         """So many bursts, or as many as the budget allows."""
@@ -94,7 +91,7 @@ class Pace:
 
 
 PACES = {
-    "cuda": Pace(40e3, 6, 16, 4, 1e6, 0.004, unthrottled=Unthrottled(5, 0.03, 15e3)),
+    "cuda": Pace(40e3, 6, 16, 4, 1e6, 0.004, unthrottled=Unthrottled(5, 0.02)),
     "cpu": Pace(10e3, 4, 12, 5, 0.3e6, 0.03, repeats=False),
 }
 """A GPU's power limit takes about 0.1 s to lower the clock: at least 0.2 s of load come before the time counts."""
