@@ -36,7 +36,7 @@ class JudgingProcess:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self.said: deque[str] = deque(maxlen=_STEPS)
+        self.said: deque[str] = deque(["starting its process"], maxlen=_STEPS)
         self.answered_at: float | None = None
         """When it printed the result, on the monotonic clock: before it ended what it had started."""
 

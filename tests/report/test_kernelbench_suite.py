@@ -143,9 +143,27 @@ def test_the_time_limit_ends_the_judging(checkout: Path) -> None:
 
     found = asyncio.run(story())
     assert found.status is Status.TIME_LIMIT
-    assert "loading torch and the problem" in found.reason  # what it was doing
+    assert "; from starting its process" in found.reason
     assert not found.reason_class.startswith("N s")
     assert found.seconds < 30
+
+
+def test_the_steps_of_a_file_are_told_while_it_is_judged(checkout: Path) -> None:
+    entry = chosen_entries(checkout, (2,), (), [])[0]
+    request = Request(str(entry.path), entry.name, "cpu", "own", "full", {}, 0.0)
+
+    async def story() -> list[str]:
+        process = await JudgingProcess.start("cpu")
+        judging = asyncio.create_task(process.judge(request, 120.0))
+        while len(process.said) == 1 and not judging.done():
+            await asyncio.sleep(0.05)
+        judging.cancel()
+        await process.end()
+        return list(process.said)
+
+    first, second, *_ = asyncio.run(story())
+    assert first == "starting its process"
+    assert "loading torch and the problem" in second
 
 
 def test_the_next_process_starts_while_a_file_is_judged_on_a_gpu_and_ends_with_the_run() -> None:
