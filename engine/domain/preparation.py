@@ -31,6 +31,10 @@ class ClassErrors:
             max(self.rel_fro, *(one.rel_fro for one in others)), max(self.max_scaled, *(one.max_scaled for one in others))
         )
 
+    def times(self, factor: float) -> ClassErrors:
+        """A multiple of both errors."""
+        return ClassErrors(factor * self.rel_fro, factor * self.max_scaled)
+
 
 @dataclass(frozen=True, slots=True)
 class CorrectnessCheck:

@@ -11,13 +11,16 @@ import torch
 from torch import nn
 
 from engine.domain.errors import ProblemError
+from engine.domain.model import PrecisionClass
+from engine.domain.preparation import ClassErrors
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge import cases, sums
 from engine.trial.judge.arithmetic import round_to_tf32
 from engine.trial.judge.calibration import calibrate
 from engine.trial.judge.cases import ReferenceOnCase, make_case
-from engine.trial.judge.perturbations import SPECIAL
+from engine.trial.judge.perturbations import SPECIAL, perturb
+from engine.trial.judge.tolerance import make_policy
 
 Sum = Callable[[torch.Tensor], torch.Tensor]
 """Of each row, as a column."""
@@ -319,6 +322,47 @@ def test_rounding_of_large_inputs_is_not_taken_for_lower_precision(
         if not ruling.passed:
             refused.append((distribution, ruling.errors.rel_fro, ruling.limit))
     assert refused == []
+
+
+MASKED_ATTENTION = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, q, k, v, mask):
+        return torch.softmax(q @ k.transpose(-1, -2) / 8 + mask, dim=-1) @ v
+
+
+def get_inputs():
+    return [*(torch.randn(4, 65, 64) for _ in range(3)), torch.full((65, 65), -1e9).triu(1)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("seed", [43, 90, 95, 96, 255])
+def test_another_order_of_sums_is_right_where_scores_nearly_tie(tmp_path: Path, seed: int) -> None:
+    """Scores of thousands: in these cases the reference errs by chance a twentieth of what another order of sums does."""
+    (tmp_path / "attention.py").write_text(MASKED_ATTENTION)
+    problem = catalog.find(str(tmp_path / "attention.py"))
+    reference = Reference(problem, problem.workloads[0], "cpu")
+    policy = make_policy("class", PrecisionClass.FP32, {"x64": {"fp32": ClassErrors(1e-6, 5e-3)}}, torch.float32)
+    q, k, v, mask = inputs = tuple(t for t in perturb(reference.inputs(seed), "x64") if isinstance(t, torch.Tensor))
+    model = reference.judged_model(0, sample=True)
+    case = cases.Case(model, lambda: inputs, reference.exact(model, inputs).outputs)
+
+    def passes(q: torch.Tensor, k: torch.Tensor, width: int) -> bool:
+        blocks = zip(q.split(width, -1), k.split(width, -1), strict=True)
+        scores = torch.stack([a @ b.transpose(-1, -2) for a, b in blocks]).sum(0) / 8 + mask
+        output = torch.softmax(scores, -1) @ v
+        return policy.rule([output], case.expected, ("out",), "x64", ReferenceOnCase(reference, case)).passed
+
+    assert [width for width in (1, 2, 4, 8, 16, 32, 64) if not passes(q, k, width)] == []
+    assert not passes(round_to_tf32(q), round_to_tf32(k), 8)
 
 
 class Failing(nn.Module):

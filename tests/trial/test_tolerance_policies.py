@@ -258,6 +258,32 @@ def test_no_limit_of_a_distribution_reaches_the_error_of_lower_precision(case: S
     assert wider.rule([(EXACT * (1 + error)).float()], [EXACT], ["out"], "spiked", case).passed
 
 
+@pytest.mark.parametrize("distribution", [OWN, "x64"])
+@pytest.mark.parametrize(
+    ("rounded", "error", "passes"),
+    [
+        ((1e-5,) * 5, 9e-5, "x64"),
+        ((1e-5,) * 5, 1.1e-4, False),
+        ((1e-6, 1e-2, 1e-6, 1e-2, 1e-6), 9e-5, False),  # two draws crossed a step of the reference
+        ((0.0,) * 5, 9e-5, False),
+        ((1e-2,) * 5, 2e-3, False),  # more than rounding may explain
+    ],
+)
+def test_ten_times_the_error_of_rounded_inputs_is_allowed_on_perturbed_ones(
+    distribution: str, rounded: tuple[float, ...], error: float, passes: bool | str
+) -> None:
+    draws = [ClassErrors(one, one) for one in rounded]
+
+    class Rounded(Sums):
+        def rounded_inputs(self) -> ClassErrors:
+            return draws.pop()
+
+    policy = make_policy("class", PrecisionClass.FP32, {OWN: CLASSES[OWN], "x64": CLASSES[OWN]}, torch.float32)
+    found = policy.rule([(EXACT * (1 + error)).float()], [EXACT], ["out"], distribution, Rounded(0.0))
+    assert found.passed is (passes == distribution)
+    assert distribution == "x64" or len(draws) == 5, "not asked on the problem's own inputs"
+
+
 @pytest.mark.parametrize("bad", [0.0, math.nan])
 def test_the_reference_is_not_consulted_if_it_cannot_help(bad: float) -> None:
     policy = make_policy("class", PrecisionClass.FP32, CLASSES, torch.float32)
