@@ -7,9 +7,10 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from engine.sandbox.watchdog import Excess, TreeLimits, watch
 
@@ -19,6 +20,7 @@ GRACE = 1.0
 """Seconds between SIGTERM and SIGKILL."""
 _POLL_S = 0.005
 _STOPPING_S = 1.0
+Started = TypeVar("Started")
 _RUNNING = "RSDI"
 """States in ``/proc/…/stat`` of a process that has neither stopped nor ended."""
 
@@ -72,23 +74,30 @@ async def run(
 async def _started(
     argv: Sequence[str], folder: Path | None, environment: Mapping[str, str] | None
 ) -> asyncio.subprocess.Process:
-    """Start the command. Cancelled while it starts, asyncio would kill its leader and leave the children."""
-    starting = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            cwd=folder,
-            env=environment,
-            start_new_session=True,
-        )
+    starting = asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        cwd=folder,
+        env=environment,
+        start_new_session=True,
     )
+    return await started(starting, lambda process: _end(process, GRACE))
+
+
+async def started(starting: Coroutine[object, object, Started], end: Callable[[Started], Awaitable[None]]) -> Started:
+    """What ``starting`` starts. Cancelled meanwhile, asyncio would kill its leader and leave the children: ``end`` ends it.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    task = asyncio.ensure_future(starting)
     try:
-        return await asyncio.shield(starting)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
         with contextlib.suppress(OSError):
-            await _end(await starting, GRACE)
+            await end(await task)
         raise
 
 

@@ -27,6 +27,7 @@ from engine.ideas.models.keys import held_variables, scrub
 from engine.ideas.models.model import ModelError, OnText, Prompt, Reply, Spent, Trouble
 from engine.ideas.models.retry_policy import DEFAULT_POLICY, RetryPolicy, one_line, time_limit, with_schema
 from engine.sandbox.confinement import CommandLimits, LimitsOnly
+from engine.sandbox.process import started
 
 OUTPUT_BYTES = 4 << 20
 """The longest reply."""
@@ -113,9 +114,10 @@ class CommandModel:
         loop = asyncio.get_running_loop()
         environment = self._environment()
         try:
-            transport, _ = await loop.subprocess_exec(
+            starting = loop.subprocess_exec(
                 lambda: reply, *self._argv(seconds), env=environment, start_new_session=True, cwd=self._folder
             )
+            transport, _ = await started(starting, lambda process: _terminate(process[0], reply))
         except OSError as error:
             raise self._failed(Trouble.MODEL, f"failed to start: {error.strerror}") from None
         try:

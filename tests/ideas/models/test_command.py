@@ -130,6 +130,26 @@ def test_cancelling_kills_the_process_group(tmp_path: Path) -> None:
     assert gone(int((tmp_path / "there").read_text()))
 
 
+def test_cancelling_while_the_command_starts_kills_the_process_group(tmp_path: Path) -> None:
+    """The child ran on, and cancelling waited for it."""
+
+    async def body() -> None:
+        model = CommandModel(f"sh -c 'sleep 60 & echo $! > {tmp_path}/child; mv {tmp_path}/child {tmp_path}/there; wait'")
+        call = asyncio.create_task(model.ask(Prompt("", "x"), lambda _: None))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it has forked, and has not yet been told that the process runs
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "there").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not call.done()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(call, 20)
+
+    asyncio.run(body())
+    assert gone(int((tmp_path / "there").read_text()))
+
+
 def test_a_surviving_child_does_not_delay_the_reply(tmp_path: Path) -> None:
     began = time.monotonic()
     assert ask(f"sh -c 'sleep 60 & echo $! > {tmp_path}/child; echo done'") == "done\n"
