@@ -21,13 +21,14 @@ from textual.app import App
 from textual.dom import DOMNode
 from textual.errors import NoWidget
 from textual.message_pump import MessagePump
-from textual.widgets import Input, TextArea
 from textual.worker import Worker
 
 from tui.screens.loading import is_loading
 
 MOST_SECONDS = 1.0
 """How long input waits for what an earlier one caused: a worker may first read from a slow disk."""
+MOST_LOADING_SECONDS = 30.0
+"""How long it waits besides while the program loads its own modules."""
 ASKING_GROUPS: Final = frozenset({"default", "compare", "open", "quit", "settings", "watch"})
 """The groups of workers that show a screen. Textual's decorator ``work`` names its group ``default``."""
 _TURNS = 200
@@ -61,7 +62,7 @@ class KeyQueue:
 
     def keeps(self, event: events.Event) -> bool:
         """Whether the event waits for an earlier one. If not, the caller handles it at once."""
-        if not isinstance(event, events.InputEvent | events.Paste) or event.is_forwarded:
+        if not isinstance(event, events.InputEvent | events.Paste) or event.is_forwarded or not self._app.screen_stack:
             return False
         if self._follower is None:
             if self._acts(event):
@@ -93,7 +94,8 @@ class KeyQueue:
     def _acts(self, event: events.Event) -> bool:
         """Whether the event may change what later input is for. A character of a text does not, and a paste neither."""
         if isinstance(event, events.Key):
-            return not (event.is_printable and isinstance(self._app.focused, Input | TextArea))
+            focused = self._app.focused
+            return focused is None or not focused.check_consume_key(event.key, event.character)
         return isinstance(event, events.MouseDown | events.MouseUp)
 
     def _repeats(self, event: events.Event) -> bool:
@@ -141,12 +143,21 @@ class KeyQueue:
     async def _settle(self) -> None:
         """Wait until what handled the event, what has the focus now, and workers that will ask have done their work."""
         turns = 0
-        while self._app.screen_stack and (is_loading() or asyncio.get_running_loop().time() < self._end):
+        while self._app.screen_stack and _seconds_after(self._end) < (MOST_LOADING_SECONDS if is_loading() else 0):
             await asyncio.sleep(0 if turns < _TURNS else _LATER_SECONDS)
-            if not self._about_to_ask() and all(_is_idle(node) for node in (*self._nodes, *self._nodes_of())):
+            if self._is_settled():
                 return
             turns += 1
         self._overdue.update((worker, self._answers.get(worker)) for worker in self._about_to_ask())
+
+    def _is_settled(self) -> bool:
+        """Asked in each turn of the loop: the app, which is busy most often, comes first."""
+        return (
+            _is_idle(self._app)
+            and all(map(_is_idle, self._nodes))
+            and all(map(_is_idle, self._nodes_of()))
+            and not self._about_to_ask()
+        )
 
     def _about_to_ask(self) -> list[Worker[Any]]:
         """Workers that may show a screen next, but for those that were waited for long enough."""
@@ -172,6 +183,10 @@ class KeyQueue:
 
 def _deadline() -> float:
     return asyncio.get_running_loop().time() + MOST_SECONDS
+
+
+def _seconds_after(end: float) -> float:
+    return asyncio.get_running_loop().time() - end
 
 
 def _is_idle(node: MessagePump) -> bool:

@@ -18,7 +18,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.pilot import Pilot
 from textual.screen import Screen
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import Input, OptionList, Static, TextArea
 
 from engine.domain import events as e
 from tui import key_queue
@@ -205,6 +205,29 @@ def test_what_is_typed_into_a_field_waits_for_nothing() -> None:
     run(act)
 
 
+def test_a_text_that_can_only_be_read_takes_no_key() -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], screen: Behind) -> None:
+        await screen.mount(text := TextArea(read_only=True))
+        text.focus()
+        await until(pilot, lambda: app.focused is text)
+        burst(app, "nwords\r")
+        await until(pilot, lambda: screen.answers == ["words"])
+
+    run(act)
+
+
+def test_keys_wait_longer_while_modules_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_queue, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(key_queue, "is_loading", lambda: True)
+
+    async def act(app: EspalierApp, pilot: Pilot[None], screen: Behind) -> None:
+        asyncio.get_running_loop().call_later(0.2, screen.read.set)
+        burst(app, "swords\r")
+        await until(pilot, lambda: screen.answers == ["words"])
+
+    run(act)
+
+
 def test_moves_of_the_mouse_that_wait_become_one() -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], screen: Behind) -> None:
         moves = [events.MouseMove(None, x, 0, 1, 0, 0, False, False, False) for x in range(5)]
@@ -235,7 +258,7 @@ def test_the_program_can_be_quit_while_a_worker_is_slow(monkeypatch: pytest.Monk
 
 
 def test_a_burst_ends_with_the_screen_that_it_was_for() -> None:
-    """Keys behind the one that quits end with the program."""
+    """What was typed after the key that quits is dropped."""
 
     async def body() -> None:
         app = ui.app()
@@ -248,7 +271,11 @@ def test_a_burst_ends_with_the_screen_that_it_was_for() -> None:
 
 
 @pytest.mark.parametrize("opens", ["n", "\r"])
-def test_a_path_typed_with_the_key_of_a_new_session_is_its_problem(opens: str, tmp_path: Path) -> None:
+def test_a_path_typed_with_the_key_of_a_new_session_is_its_problem(
+    opens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
+
     async def body() -> None:
         app = ui.app()
         async with app.run_test(size=(120, 36)) as pilot:
@@ -285,8 +312,8 @@ def test_a_key_that_is_held_is_not_held_back(tmp_path: Path) -> None:
         assert not any(app._keys.keeps(events.Key("j", "j")) for _ in range(9))
         assert [app._keys.keeps(events.Key(key, key)) for key in "dj"] == [True, True]
         await until(pilot, lambda: engineer_events(tmp_path / "s"))
-        assert not any(app._keys.keeps(events.Key("d", "d")) for _ in range(1))
-        assert app._keys.keeps(events.Key("d", "d"))
+        await until(pilot, lambda: app._keys._follower is None)
+        assert [app._keys.keeps(events.Key("d", "d")) for _ in range(2)] == [False, True], "it decides"
 
     ui.run_steered(tmp_path / "s", act)
 
