@@ -26,11 +26,12 @@ from textual.notifications import Notify
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import DataTable, Input
-from textual.worker import Worker, get_current_worker
+from textual.worker import get_current_worker
 
 from engine.journal.user_folders import config_folder
 from tui import actions, theme
 from tui.kept_stylesheet import KeptStylesheet
+from tui.key_queue import KeyQueue
 from tui.notices import Notices
 from tui.plain_output import PlainOutput
 from tui.preferences import PREFERENCES, Preferences, read_preferences, write_preferences
@@ -75,8 +76,7 @@ class TerminalApp(App[None]):
         self._is_program = False
         """Whether the process ends with the app."""
         self._interrupts_before: Any = None
-        self._asking: WeakSet[Worker[Any]] = WeakSet()
-        """Workers that have shown a dialog."""
+        self._keys = KeyQueue(self, self._handle_event)
         self.notices = Notices(self._write_to_terminal, os.environ, time.monotonic, Preferences())
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
@@ -171,7 +171,12 @@ class TerminalApp(App[None]):
         """A key as the footer and help write it: Ctrl-S, not ^s."""
         return actions.key_names(binding.key)
 
+    def simulate_key(self, key: str) -> None:
+        """Press a key, before those that wait: it is what the one that is handled now does."""
+        self.call_later(self._handle_event, events.Key(key, None))
+
     def on_unmount(self) -> None:
+        self._keys.close()
         if self._interrupts_before is not None:
             self._stop_watching_interrupts()
         self.notices.restore_title()
@@ -194,17 +199,22 @@ class TerminalApp(App[None]):
         removal, and the CancelledError ends the app's message loop without a word.
         """
         worker = get_current_worker()
-        if worker not in self._asking and worker.node.screen is not self.screen:
+        if not self._keys.has_asked(worker) and worker.node.screen is not self.screen:
             return None
-        self._asking.add(worker)
-        answer = asyncio.shield(self.push_screen(screen, wait_for_dismiss=True, mode=mode))
-        return await while_shown(worker.node, answer)
+        answer = self.push_screen(screen, wait_for_dismiss=True, mode=mode)
+        self._keys.asks(worker, answer)
+        return await while_shown(worker.node, asyncio.shield(answer))
 
     def _write_to_terminal(self, text: str) -> None:
         if self._driver is not None and not self.is_web:
             self._driver.write(text)
 
     async def on_event(self, event: events.Event) -> None:
+        if not self._keys.keeps(event):
+            await self._handle_event(event)
+
+    async def _handle_event(self, event: events.Event) -> None:
+        """Do what Textual does with the event, and what the app needs besides."""
         if isinstance(event, events.InputEvent) and not self.screen_stack:
             return  # before the first screen and after the last one, a key would end the program with an exception
         if isinstance(event, events.Key):

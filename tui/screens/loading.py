@@ -6,10 +6,23 @@ import asyncio
 
 from tui.garbage import without_collections
 
+_loads = 0
+"""How many wait for the screens now."""
+
+
+def is_loading() -> bool:
+    """Whether an action waits for the screens."""
+    return _loads > 0
+
 
 async def load_session_screens() -> None:
     """Import them on a thread: it takes longer than drawing home does. At once if they are loaded."""
-    await asyncio.to_thread(_load)
+    global _loads
+    _loads += 1
+    try:
+        await asyncio.to_thread(_load)
+    finally:
+        _loads -= 1
 
 
 def _load() -> None:

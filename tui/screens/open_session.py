@@ -49,7 +49,7 @@ class OpenSessionDialog(Dialog[Bridge | EspalierError | None]):
         self.set_interval(0.5, self._show_steps)
         self._open()
 
-    @work(exclusive=True, group="open")
+    @work(exclusive=True, group="opening")
     async def _open(self) -> None:
         try:
             self.dismiss(await self._opening(self._say))
@@ -73,5 +73,5 @@ class OpenSessionDialog(Dialog[Bridge | EspalierError | None]):
 
     def action_cancel(self) -> None:
         """Answer with ``None``."""
-        self.workers.cancel_group(self, "open")
+        self.workers.cancel_group(self, "opening")
         self.dismiss(None)

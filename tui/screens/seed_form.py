@@ -73,7 +73,7 @@ class SeedForm(Dialog[SeedInput | None]):
         self.query_one("#kernel").focus()
         self._read_bank()
 
-    @work(exclusive=True)
+    @work(exclusive=True, group="bank")
     async def _read_bank(self) -> None:
         opened = self._bridge.state.opened
         name = opened.problem.name if opened else ""
