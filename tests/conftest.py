@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import zlib
 from collections.abc import Iterator
 from functools import cache
@@ -39,28 +40,9 @@ ONCE = ("cli/test_cli_real.py", "trial/test_sandbox.py", "trial/test_candidates.
 """Within those, what runs once, as exploits and contracts do: a rerun could hide an escape."""
 SPREAD = ("tui",)
 """Folders whose tests take seconds each and go to whichever worker is free; elsewhere a file stays on one."""
-ROTATING = (
-    "api/test_many_askers.py",
-    "api/test_mcp_search.py",
-    "cli/test_cli_model_session.py",
-    "cli/test_cli_profile_cpu.py",
-    "codegen/test_naive_kernels.py",
-    "docs/test_real_commands.py",
-    "exploits",
-    "export/test_export_module.py",
-    "fuzz/test_hostile_problems.py",
-    "report/test_ablation.py",
-    "report/test_kernelbench_suite.py",
-    "trial/test_baseline_cache.py",
-    "trial/test_constant_parameters.py",
-    "trial/test_others_problems.py",
-    "trial/test_perf.py",
-    "trial/test_sanitizers.py",
-    "trial/test_scalar_arguments.py",
-    "trial/test_ties.py",
-    "tui",
-)
-"""Folders and files whose slow tests CI runs in turn: each day one share of them (``ESPALIER_SHARE``, e.g. ``0/7``)."""
+EVERY_RUN = ("fleet/test_ray.py", "packaging", "sandbox")
+"""Folders and files whose slow tests CI runs each time. All other slow tests take turns: each day one share of them runs
+(``ESPALIER_SHARE``, e.g. ``0/7``)."""
 BY_HAND = ("tui/test_new_user.py",)
 """What CI leaves out: twelve sessions in a real terminal, about a minute each on an idle machine."""
 LONG = (
@@ -82,6 +64,8 @@ for profile, examples in {"default": 30, "nightly": 10_000}.items():
     settings.register_profile(profile, max_examples=examples, deadline=None)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a run starts hundreds of processes, and each would compile the program
+sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts background jobs; what a test starts would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -95,7 +79,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Group what must not run side by side or shares a fixture, and mark what may run again."""
     if gone := [
-        place for place in (*MEASURING, *BESIDE_A_CLOCK, *ONCE, *ROTATING, *BY_HAND, *LONG) if not (TESTS / place).exists()
+        place for place in (*MEASURING, *BESIDE_A_CLOCK, *ONCE, *EVERY_RUN, *BY_HAND, *LONG) if not (TESTS / place).exists()
     ]:
         raise pytest.UsageError(f"tests/conftest.py names what is not there: {', '.join(gone)}")
     _leave_out_other_shares(config, items)
@@ -113,7 +97,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _leave_out_other_shares(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the slow tests of catalogues that belong to another share. Without ``ESPALIER_SHARE`` all run."""
+    """Deselect the slow tests that belong to another share. Without ``ESPALIER_SHARE`` all run."""
     if not (share := os.environ.get(SHARE)):
         return
     number, _, shares = share.partition("/")
@@ -121,7 +105,7 @@ def _leave_out_other_shares(config: pytest.Config, items: list[pytest.Item]) -> 
         raise pytest.UsageError(f"{SHARE} is {share!r}: give NUMBER/SHARES, e.g. 0/7")
 
     def is_of_another(item: pytest.Item) -> bool:
-        rotates = item.get_closest_marker("slow") is not None and _lies_in(item.path, ROTATING)
+        rotates = item.get_closest_marker("slow") is not None and not _lies_in(item.path, EVERY_RUN)
         return rotates and zlib.crc32(item.nodeid.encode()) % int(shares) != int(number)
 
     others = {item for item in items if is_of_another(item)}

@@ -86,6 +86,7 @@ def _terminated(wire: Wire) -> None:
     wire.server.send_signal(signal.SIGTERM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [_killed, _terminated])
 def test_a_session_is_released_with_its_work_owed_when_the_client_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[Wire], None]

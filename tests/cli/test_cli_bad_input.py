@@ -113,6 +113,7 @@ def test_a_problem_in_utf_16_is_named_as_such(espalier: Call, tmp_path: Path) ->
     assert said.endswith("problem.py: UTF-16 text: save it as UTF-8\n")
 
 
+@pytest.mark.slow
 def test_a_reference_that_raises_is_named_with_its_line(process: Call, home: Path, tmp_path: Path) -> None:
     file = tmp_path / "raises.py"
     file.write_text(REFERENCE.format(body="raise ValueError('these shapes\\nare wrong')"))
@@ -122,6 +123,7 @@ def test_a_reference_that_raises_is_named_with_its_line(process: Call, home: Pat
     assert not (home / "sessions").exists()
 
 
+@pytest.mark.slow
 def test_without_a_compiler_no_session_is_created(process: Call, home: Path, tmp_path: Path) -> None:
     words = process("run", "softmax", "--device", "cpu", "--headless", env={"PATH": str(tmp_path)}).error_line()
     assert "g++ not found" in words
@@ -184,6 +186,7 @@ def test_a_session_from_a_newer_version(espalier: Call, recorded: Path) -> None:
     assert journal.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_session_that_another_process_writes(process: Call, recorded: Path) -> None:
     lock = WriterLock(recorded)
     try:
@@ -193,6 +196,7 @@ def test_a_session_that_another_process_writes(process: Call, recorded: Path) ->
         lock.release()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bubblewrap_reason() is not None, reason="bubblewrap makes the file system read-only")
 def test_a_read_only_session(process: Call, recorded: Path) -> None:
     prison = ("bwrap", "--ro-bind", "/", "/", "--dev", "/dev")

@@ -60,6 +60,7 @@ def test_words_complete(complete: Complete, recorded: Path, words: tuple[str, ..
     assert complete(*words) == found
 
 
+@pytest.mark.slow
 def test_a_session_that_cannot_be_read_completes_to_nothing(complete: Complete, recorded: Path) -> None:
     (recorded / "journal.jsonl").write_text("nothing of the kind\n{}\n")
     assert complete("kernel", "show", "scripted", "k") == []

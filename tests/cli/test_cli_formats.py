@@ -75,6 +75,7 @@ def test_a_kernel_that_does_not_build_for_every_workload_is_no_submission(proces
     assert not (tmp_path / "out.py").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", ["cpp", "cuda", "triton"])
 def test_a_scaffold_for_a_suite_names_its_sizes(process: Call, tmp_path: Path, dialect: str) -> None:
     task = files.write_kernelbot(tmp_path / "bot")

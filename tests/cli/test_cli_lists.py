@@ -60,6 +60,7 @@ def test_doctor_has_a_remedy_for_each_missing_thing(espalier: Call) -> None:
     assert found["ok"] == all(check["ok"] for check in found["checks"])
 
 
+@pytest.mark.slow
 def test_doctor_prints_the_memory_plan_of_a_problem(espalier: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     found = espalier("doctor", "softmax", "--device", "cpu", "--json").json()
     assert found["ok"]

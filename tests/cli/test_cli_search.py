@@ -203,6 +203,7 @@ def test_a_recording_is_shown_without_its_torn_last_line(espalier: Call, recorde
     assert "cut short" in result.err
 
 
+@pytest.mark.slow
 def test_a_locale_without_utf8(process: Call, recorded: Path) -> None:
     env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     process("session", "note", recorded, "4× – ★ naïve", "--on", "k2")

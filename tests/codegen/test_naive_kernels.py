@@ -450,6 +450,7 @@ def test_naive_kernel_is_as_accurate_as_eager(library: Library, name: str, how: 
             assert error(found, exact.double()) <= max(4 * error(eager, exact.double()), FLOORS[eager.dtype])
 
 
+@pytest.mark.slow
 def test_plans_compile_for_hopper(library: Library, tmp_path: Path) -> None:
     """nvcc takes a sample of the plans, all operand types and helper functions among them."""
     nvcc = nvcc_path()

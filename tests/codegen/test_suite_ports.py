@@ -116,6 +116,7 @@ def test_a_port_of_a_suite_computes_every_workload(ported: Suite, dialect: Diale
         check(case, outputs)
 
 
+@pytest.mark.slow
 @installed
 def test_a_triton_port_of_a_suite_computes_every_workload(ported: Suite) -> None:
     runs: dict[str, PlanRun] = {}

@@ -33,6 +33,7 @@ def walks() -> list[RandomWalk]:
     return made
 
 
+@pytest.mark.slow
 def test_a_random_session_ends_closed_or_waits_for_a_decision_or_a_resume(walks: list[RandomWalk]) -> None:
     ends = {_end(walk.state) for walk in walks}
     assert ends == {"closed", "awaits a decision", "broken"}

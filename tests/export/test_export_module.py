@@ -166,6 +166,7 @@ def right(modules: Modules) -> Path:
     return modules.export("right", RIGHT, chosen={"TWO": 2})
 
 
+@pytest.mark.slow
 def test_its_test_passes_and_prints_the_tolerance(modules: Modules, right: Path) -> None:
     said = modules.run(right, "--test", "--seeds", 2)
     assert said.returncode == 0, said.stdout + said.stderr
@@ -219,6 +220,7 @@ print(len(m.KERNELS), len(m.BUILDS), m._library.cache_info().currsize)
 """
 
 
+@pytest.mark.slow
 def test_a_dispatch_is_one_module_for_all_shapes_of_its_suite(modules: Modules) -> None:
     """On a shape between, it runs the reference."""
     path = modules.export("dispatch", DISPATCH, rows=(3, 100))
@@ -249,6 +251,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("for_format", "said"), [(False, "x: expected torch.float32"), (True, "equal")])
 def test_a_module_for_another_format_runs_the_reference_on_other_shapes(modules: Modules, for_format: bool, said: str) -> None:
     """A task's own harness calls a submission with the shapes of all its cases."""
@@ -397,6 +400,7 @@ extern "C" void launch(const x_t* x, const float* by, const float* near, const f
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".py", ".cpp"])
 def test_arguments_may_be_objects(tmp_path: Path, suffix: str) -> None:
     modules = Modules(tmp_path, OBJECTS)
@@ -434,6 +438,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 def test_operators_of_higher_order_are_tested_in_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")  # as for the judge, who traces the reference
     modules, code = Modules(tmp_path, HIGHER_ORDER), HIGHER_ORDER.replace("class Model(", "class ModelNew(")
@@ -446,6 +451,7 @@ def test_operators_of_higher_order_are_tested_in_float64(tmp_path: Path, monkeyp
     assert modules.run(wrong, "--test", "--seeds", 1).returncode == 1
 
 
+@pytest.mark.slow
 def test_a_kernel_may_change_arguments_that_the_reference_changes(tmp_path: Path) -> None:
     adding = SHRINK.replace("        return torch.relu(", "        x += 1\n        return torch.relu(")
     modules = Modules(tmp_path, adding)
@@ -466,6 +472,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 def test_dictionaries_are_tested_by_key(tmp_path: Path) -> None:
     modules = Modules(tmp_path, DICTIONARY)
     right = DICTIONARY.replace("class Model(", "class ModelNew(").replace(
@@ -480,6 +487,7 @@ def test_dictionaries_are_tested_by_key(tmp_path: Path) -> None:
         assert modules.run(modules.export(f"wrong{number}", changed, ".py"), "--test", "--seeds", 1).returncode == 1
 
 
+@pytest.mark.slow
 def test_a_module_that_keeps_its_own_weights_is_tested_with_them(tmp_path: Path) -> None:
     modules = Modules(tmp_path)
     folded = PYTHON.replace("torch.randn(width)", "torch.randn(width) * 2").replace("2 * x", "x")
@@ -491,6 +499,7 @@ def test_a_module_that_keeps_its_own_weights_is_tested_with_them(tmp_path: Path)
     assert "its constructor's own" not in wrong.stdout
 
 
+@pytest.mark.slow
 def test_a_triton_plan_is_exported_with_its_launches(modules: Modules) -> None:
     """Triton's interpreter runs it without a GPU."""
     pytest.importorskip("triton")
@@ -503,6 +512,7 @@ def test_a_triton_plan_is_exported_with_its_launches(modules: Modules) -> None:
     assert "function[(32, 1, 1)](**values, x=operands[0], y=espalier_view(workspace, 0, torch.float32)" in kernel.read_text()
 
 
+@pytest.mark.slow
 def test_a_session_s_kernel_is_exported_with_its_figures(tmp_path: Path) -> None:
     """The scripted session's kernel computes nothing, so its exported test must fail."""
     sessions.whole(tmp_path / "scripted")
@@ -550,6 +560,7 @@ def _shipped(problem: str, kernel: str) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "kernel", "entry"),
     [("matmul_fp16", "multicast.cu", "espalier_launch"), ("softmax", "online_host.cu", "espalier_trouble")],

@@ -29,12 +29,14 @@ def printed(folder: Path, tree: ast.Module) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_files_that_a_task_imports_are_in_it_and_a_cpu_is_named(tmp_path: Path) -> None:
     problem = catalog.find(str(files.write_kernelbot(tmp_path)))
     tree = standalone.reference(problem, problem.workloads[0], CPU, stored=True)
     assert printed(tmp_path, tree).startswith("(8, 8) ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", [True, False])
 def test_stored_tensors_of_the_workload_are_in_it_where_they_are_wanted(tmp_path: Path, stored: bool) -> None:
     rows = []

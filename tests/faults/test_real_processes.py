@@ -113,6 +113,7 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     assert left == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_the_bench_survives_disturbed_processes(stand: Stand, seed: int) -> None:
     told, late = stand.run(stand.wounded(seed))
@@ -124,6 +125,7 @@ def test_the_bench_survives_disturbed_processes(stand: Stand, seed: int) -> None
     assert bad.failure.kind is FailureKind.MISMATCH, (told, bad)
 
 
+@pytest.mark.slow
 def test_a_file_of_the_sandbox_that_is_replaced_costs_a_new_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an update of the system does: a mount of a file that was replaced cannot be mounted again in the inner sandbox."""
     tree = tmp_path / "headers"
@@ -196,6 +198,7 @@ def test_a_misbehaving_compiler_is_one_line_and_leaves_no_process(
     assert list((tmp_path / "cache" / "build" / "work").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_full_disk_while_the_sanitizers_get_their_inputs_is_one_line(stand: Stand) -> None:
     """The judge writes them. If it fails, so does the work, and the next kernel is still judged."""
 
@@ -253,6 +256,7 @@ def computes(judge: int) -> bool:
     return Path(f"/proc/{judge}/root/tmp/computes").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["it starts", "it computes"])
 def test_a_judge_ends_with_its_engine(moment: str, tmp_path: Path) -> None:
     """The judge imports torch for seconds; a request may already be waiting."""

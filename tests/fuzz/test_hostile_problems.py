@@ -146,6 +146,7 @@ def test_a_hostile_reference_is_one_line(stand: Stand, tmp_path: Path, name: str
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.slow
 def test_the_next_problem_is_still_judged(stand: Stand) -> None:
     assert stand.tried(tiny()) == ""
     assert stand.started < 12

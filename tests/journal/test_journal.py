@@ -237,6 +237,7 @@ def test_garbage_after_a_power_cut_is_set_aside(folder: Path, rubbish: bytes) ->
     assert (folder / "journal.torn-1").read_bytes() == rubbish
 
 
+@pytest.mark.slow
 def test_cut_at_any_byte_it_loses_at_most_the_event_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every prefix of a journal: complete lines are kept, the rest is set aside, and the session continues."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)

@@ -86,6 +86,7 @@ def test_a_long_recurrence_is_refused_at_once(tmp_path: Path, cell: str) -> None
     assert time.process_time() - began < 10
 
 
+@pytest.mark.slow
 def test_a_short_recurrence_has_a_naive_port(tmp_path: Path) -> None:
     short = reference(tmp_path, "GRU", 3)
     graph = trace_reference(short)

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -67,6 +69,7 @@ def ran(folder: Path, limit: float, changed: Mapping[str, str]) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_a_step_without_end_is_told_with_its_line(tmp_path: Path) -> None:
     found = ran(tmp_path, 1.5, dict.fromkeys(LINES, "while True: time.sleep(0.01)"))
     for line, (place, number) in zip(found, LINES.items(), strict=True):
@@ -74,12 +77,14 @@ def test_a_step_without_end_is_told_with_its_line(tmp_path: Path) -> None:
         assert line.endswith(" takes longer than 1.5 s: choose a smaller workload")
 
 
+@pytest.mark.slow
 def test_a_reference_that_catches_everything_is_stopped_too(tmp_path: Path) -> None:
     loop = "while True:\n            try: time.sleep(0.01)\n            except Exception: pass"
     (line,) = ran(tmp_path, 1.5, {"forward": loop})
     assert "takes longer than 1.5 s" in line
 
 
+@pytest.mark.slow
 def test_a_forked_process_ends_with_the_step(tmp_path: Path) -> None:
     found = ran(tmp_path, 60, dict.fromkeys(LINES, "os.fork()"))
     assert found == [f"{tmp_path / place}.py: no error" for place in LINES]

@@ -61,6 +61,7 @@ def test_of_branching_the_shape_counts_that_is_best_over_the_families() -> None:
     assert "over the best of all: geometric mean 1.162x" in lines
 
 
+@pytest.mark.slow
 def test_the_same_seeds_give_the_same_comparison() -> None:
     assert compare("noisy") == compare("noisy")
 
@@ -165,6 +166,7 @@ def test_a_bootstrap_interval_contains_the_mean() -> None:
     assert found.low < found.value < found.high
 
 
+@pytest.mark.slow
 def test_intervals_cover_on_a_quiet_machine() -> None:
     quiet = coverage.MODELS[0]
     found = coverage.coverage(quiet, 1.25, 60, 0)

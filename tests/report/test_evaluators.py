@@ -37,6 +37,7 @@ def test_a_kernel_is_paired_with_the_reference_of_its_name_or_of_its_name_withou
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "status"), [("add", "correct"), ("few_shot/add", "build_failed")])
 def test_the_evaluator_runs_as_its_scripts_call_it(checkout: Path, name: str, status: str) -> None:
     package = checkout / "src" / "kernelbench"

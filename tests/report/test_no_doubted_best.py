@@ -73,6 +73,7 @@ def best_ones(state: SessionState) -> Iterable[Kernel]:
     return [kernel for kernel in (*found, *(state.kernels[name] for name in names)) if kernel is not None]
 
 
+@pytest.mark.slow
 def test_walks_have_doubted_kernels_that_claim_more_than_the_incumbent(states: list[SessionState]) -> None:
     """Otherwise the other tests would show nothing."""
     claims = 0

@@ -118,6 +118,7 @@ def evaluate(home: Path, tmp_path: Path, more: str = "pass") -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_reference_reaches_nothing_outside_its_sandbox(home: Path, tmp_path: Path) -> None:
     status, output = evaluate(home, tmp_path)
     assert "verified" in output, output
@@ -126,6 +127,7 @@ def test_a_reference_reaches_nothing_outside_its_sandbox(home: Path, tmp_path: P
     assert status != 2, output
 
 
+@pytest.mark.slow
 def test_a_reference_that_kills_all_it_sees_ends_its_own_trial_only(home: Path, tmp_path: Path) -> None:
     status, output = evaluate(home, tmp_path, KILLS)
     assert status == 2, output
@@ -133,6 +135,7 @@ def test_a_reference_that_kills_all_it_sees_ends_its_own_trial_only(home: Path, 
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
 def test_a_reference_that_ends_its_process_is_named(tmp_path: Path) -> None:
     text = "import os\nfrom torch import nn\nclass Model(nn.Module): pass\ndef get_inputs(): return os._exit(0)\n"
     (tmp_path / "ends.py").write_text(text + "def get_init_inputs(): return []\n")
@@ -144,6 +147,7 @@ def test_a_reference_that_ends_its_process_is_named(tmp_path: Path) -> None:
     assert done.stderr.startswith("espalier: ends: the judge's process ended while it ran the reference: correct the reference")
 
 
+@pytest.mark.slow
 def test_a_process_that_a_reference_forks_does_not_judge_beside_it(tmp_path: Path) -> None:
     (tmp_path / "forks.py").write_text(
         "import os, torch\nfrom torch import nn\nos.fork()\n\n\nclass Model(nn.Module):\n"

@@ -148,6 +148,7 @@ asyncio.run(prepared())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bubblewrap_reason() is not None, reason="needs bubblewrap")
 def test_where_sandboxes_cannot_be_nested_the_reference_runs_outside_and_the_notes_say_so(tmp_path: Path) -> None:
     wrapper = tmp_path / "bin" / "bwrap"
@@ -173,6 +174,7 @@ def test_it_is_found_to_work_by_starting_it() -> None:
     assert judge_reason() is None
 
 
+@pytest.mark.slow
 @needs_sandbox
 def test_a_judge_whose_sandbox_did_not_start_is_started_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

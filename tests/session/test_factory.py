@@ -95,6 +95,7 @@ def test_a_session_uses_what_an_evaluation_prepared_unless_it_is_to_be_fresh(
     assert [(bench.assignment.prepared, bench.assignment.fresh) for bench in made] == [(True, fresh), (True, False)]
 
 
+@pytest.mark.slow
 def test_a_session_resumes_as_asked(tmp_path: Path) -> None:
     """On another device, with another mode, and with everything that was measured before the first round measured again."""
 

@@ -71,6 +71,7 @@ def _searched(
         return state, len(server.requests)
 
 
+@pytest.mark.slow
 def test_the_same_replies_grow_the_same_tree_through_each_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = {protocol: _searched(tmp_path / protocol, protocol, monkeypatch) for protocol in SERVERS}
     state, asked = found["responses"]

@@ -45,6 +45,7 @@ def _cut(original: Path, copy: Path, lines: int, torn: bytes = b"") -> Path:
     return copy
 
 
+@pytest.mark.slow
 def test_a_search_cut_after_any_event_reaches_the_same_tree(tmp_path: Path) -> None:
     original = tmp_path / "original"
     wanted = tree(whole(original))

@@ -153,6 +153,7 @@ def test_it_survives_every_fault(tmp_path: Path) -> None:
     assert len(seen) == len(FAULTS), "a fault that never occurred proves nothing"
 
 
+@pytest.mark.slow
 def test_a_killed_search_pays_for_no_reply_twice(tmp_path: Path) -> None:
     original = tmp_path / "original"
     what = settings(limits=Limits(rounds=2, plateau=None, light=None))

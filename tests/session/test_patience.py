@@ -129,6 +129,7 @@ def test_eight_hours_with_outages_end_with_all_rounds_done(tmp_path: Path, seed:
     assert any("giving up in 1:" in text for text in countdown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_outage_longer_than_the_patience_parks_the_session_and_a_resume_goes_on(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)

@@ -236,6 +236,7 @@ def test_improvements_of_any_session_are_those_of_the_fold_entry_by_entry(seed: 
         assert ReplaySource(found).landmarks(Landmark.IMPROVEMENT) == improvements(found)
 
 
+@pytest.mark.slow
 def test_improvements_are_found_without_folding_every_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the journal names no incumbents, each verdict was folded alone: half a minute for 3,000 kernels."""
     folded: list[int] = []

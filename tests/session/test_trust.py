@@ -80,6 +80,7 @@ def test_a_journal_that_is_changed_before_the_lock_is_refused(
     assert not marker.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(judge_reason() is not None, reason="no sandbox")
 def test_an_allowed_reference_runs_in_the_sandbox(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves no file, and finds neither a key nor the home folder of the user."""

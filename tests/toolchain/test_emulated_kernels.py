@@ -62,6 +62,7 @@ def cache(count: int, length: int, kv_heads: int, group: int, head_dim: int) -> 
 OTHER_WINDOWS = image(2, (2, 96), 67, 260, kernel_size=8, padding=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "settings", "tunables", "units"),
     [
@@ -136,6 +137,7 @@ def test_a_wrong_address_shows(tmp_path: Path, changed: tuple[str, str]) -> None
     assert kernel.largest_error(late=False) > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed",
     [
@@ -161,6 +163,7 @@ SINGLE = 3e-5
 """Of the worst element of a product in single precision."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "tunables"),
     [
@@ -197,6 +200,7 @@ def half_empty(inputs: Inputs) -> Inputs:
     return a * torch.tensor([1.0, 0.0, 1e5])[third], b * torch.tensor([1.0, 1e5, 0.0])[third][:, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("perturb", [graded, half_empty])
 @pytest.mark.parametrize("shape", [size(70, 100, 1100), pytest.param(size(100, 70, 300), marks=SLOW)])
 def test_rotated_numbers_are_balanced_first(tmp_path: Path, shape: Numbers, perturb: Callable[[Inputs], Inputs]) -> None:
@@ -215,6 +219,7 @@ SAMPLES = {"batch_size": 3, "features": 60, "dim1": 32, "dim2": 32}
 FEW_BLOCKS = ("MOST_BLOCKS 132", "MOST_BLOCKS 2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, pytest.param(True, marks=SLOW)])
 @pytest.mark.parametrize("tunables", [{}, pytest.param({"FAR_FIRST": 0, "AT_ONCE": 4}, marks=SLOW)])
 def test_blocks_that_look_ahead_are_right(tmp_path: Path, tunables: Numbers, late: bool) -> None:
@@ -223,6 +228,7 @@ def test_blocks_that_look_ahead_are_right(tmp_path: Path, tunables: Numbers, lat
     assert kernel.largest_error(late=late) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "tunables", "blocks"),
     [
@@ -242,6 +248,7 @@ def test_an_even_flow_is_right(tmp_path: Path, settings: Numbers, tunables: Numb
     assert kernel.largest_error(late=True, newest_first=True) < 1e-5
 
 
+@pytest.mark.slow
 def test_warps_that_ask_for_registers_that_a_block_has_not_are_stopped(tmp_path: Path) -> None:
     """It hung on a GPU: 232 for two warpgroups and 48 for one are more than 168 for three."""
     changed = ('"n"(MANY)', '"n"(MANY + 8)')
@@ -250,6 +257,7 @@ def test_warps_that_ask_for_registers_that_a_block_has_not_are_stopped(tmp_path:
         kernel.largest_error(late=False)
 
 
+@pytest.mark.slow
 def test_a_warp_that_takes_the_round_before_last_for_its_own_shows(tmp_path: Path) -> None:
     """13 slots for four warps were wrong results and launch failures on a GPU, where copies arrive in any order."""
     unchecked = ("static_assert(STAGES % WARPS == 0", "static_assert(true")
@@ -269,6 +277,7 @@ def test_samples_that_do_not_fit_are_right(tmp_path: Path) -> None:
 ROLES = ("conv2d/separate_roles.cu", image(6, (3, 8), 24, 224), {"GROUPS": 3, "RING": 256}, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slow", [0, pytest.param(1, marks=SLOW), pytest.param(3, marks=SLOW), pytest.param(4, marks=SLOW)])
 def test_roles_are_right_whichever_is_slow(tmp_path: Path, slow: int) -> None:
     kernel = emulated(tmp_path, *ROLES)

@@ -180,6 +180,7 @@ def test_loops_are_natural_loops(shape: list[tuple[str, int]]) -> None:
     assert {loop.places for loop in innermost_loops(code)} == {tuple(sorted(body)) for body in inner}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["nested", "in a row", "irreducible"])
 def test_a_function_of_tens_of_thousands_of_blocks(shape: str) -> None:
     """A kernel may be written to have such a listing, which is analysed in the program's own process."""

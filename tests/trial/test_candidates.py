@@ -40,6 +40,7 @@ def on_bench(story: Callable[[TrialBench, dict[str, bytes]], Awaitable[Result]])
     return asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_cached_build_of_the_same_text_keeps_the_requested_name() -> None:
     async def story(bench: TrialBench, blobs: dict[str, bytes]) -> str:
         for name in ("first.py", "second.py"):
@@ -56,6 +57,7 @@ def test_a_cached_build_of_the_same_text_keeps_the_requested_name() -> None:
     assert "first.py" not in log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "threads"),
     [
@@ -85,6 +87,7 @@ def test_only_kernels_without_threads_are_pinned(monkeypatch: pytest.MonkeyPatch
     assert pinned == [True] * (not threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parameters", "hinted"),
     [

@@ -105,6 +105,7 @@ def assert_same(work: Callable[[], object]) -> None:
 EACH = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(FILLS)), SIZES, st.integers(0, 99), st.sampled_from(TYPES))
 @EACH
 def test_errors_are_those_of_blocks(
@@ -117,6 +118,7 @@ def test_errors_are_those_of_blocks(
     assert_same(lambda: rounding_errors([output], [expected]))
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(sorted(FILLS)), SIZES, st.integers(0, 99), st.sampled_from(TYPES),
     st.lists(st.integers(0, 3 * TILES), max_size=4), st.lists(st.integers(0, 3 * TILES), max_size=4),
@@ -202,6 +204,7 @@ def test_large_tensors_are_rounded_in_parts(fused: EmulatedComparison, monkeypat
     assert [name for name, _ in fused.launched] == ["moments"] * 10 + ["errors"] * 10
 
 
+@pytest.mark.slow
 def test_many_blocks_leave_a_row_each(fused: EmulatedComparison, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     many = EmulatedComparison(tmp_path, most_blocks=100)
     monkeypatch.setattr(fused_comparison, "KERNELS", many)
@@ -307,6 +310,7 @@ def test_sizes_are_those_of_the_source() -> None:
     assert tuple(map(int, found.groups())) == sizes
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_90a"])
 def test_nvcc_compiles_it_without_warnings(architecture: str, tmp_path: Path) -> None:

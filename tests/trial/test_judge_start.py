@@ -110,6 +110,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 def test_a_kernel_is_loaded_once_for_its_check_and_its_verification(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second process cost a start, a constructor and another draw of the weights."""
     (tmp_path / "reference.py").write_text(_DOUBLED.format(name="Model"))

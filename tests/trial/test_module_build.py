@@ -62,6 +62,7 @@ class ModelNew(nn.Module):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("light", [False, True])
 def test_a_failed_build_that_a_module_catches_is_told_where_headers_may_be_missing(light: bool, tmp_path: Path) -> None:
     extra = {LIGHT: "1"} if light else {}
@@ -70,6 +71,7 @@ def test_a_failed_build_that_a_module_catches_is_told_where_headers_may_be_missi
     assert not light or base64.b64decode(line.removeprefix(COMPILER_FAILED)).decode() == WENT_ON
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", ["pass", "self.layer = nn.Linear(4096, 4096)"])
 def test_a_module_that_asks_for_a_device_before_it_compiles_is_compiled_ahead(layers: str, tmp_path: Path) -> None:
     done = built(MODULE.replace("LAYERS", layers), tmp_path)
@@ -95,6 +97,7 @@ class ModelNew(nn.Module):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 def test_an_inline_extension_compiled_with_light_headers_is_not_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -122,6 +122,7 @@ extern "C" void launch(const float* x, const float* weight, float* out, void*) {
 """
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_is_told_before_baselines_and_the_problem_is_calibrated_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def test_a_baseline_that_is_loaded_for_another_workload_while_it_loads_is_waited
     assert done == ["loaded", "called", "waited", "loaded", "called"]
 
 
+@pytest.mark.slow
 def test_a_trusted_runner_goes_on_with_what_it_has_loaded_for_another_workload(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of a suite's workloads was loaded again for every kernel."""
     loaded: list[object] = []

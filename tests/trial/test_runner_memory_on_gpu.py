@@ -33,6 +33,7 @@ def borrowed() -> DeviceBorrowed:
     return DeviceBorrowed(ArenaHandle("cuda-fd", 4096, False, header), os.open(os.devnull, os.O_RDONLY))
 
 
+@pytest.mark.slow
 def test_lent_memory_is_unmapped_with_the_last_use(fake: FakeDriver) -> None:
     """A suite's operands that were let go stayed on the device as long as any baseline's process had seen them."""
     memory = borrowed()
@@ -82,6 +83,7 @@ def test_a_process_has_one_stopwatch(fake: FakeDriver, monkeypatch: pytest.Monke
     assert Clock.made == 1
 
 
+@pytest.mark.slow
 def test_the_gate_stays_mapped_as_long_as_it_is_used(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_context, "Stopwatch", Clock)
     device_context.stopwatch_of.cache_clear()

@@ -80,6 +80,7 @@ def line_of(text: str, part: str) -> int:
 HONEST = "right(x, weight, out);"
 
 
+@pytest.mark.slow
 def test_a_clean_kernel_has_no_findings_and_is_fast(stand: Stand) -> None:
     stand.sanitized(kernel(HONEST))
     found = stand.sanitized(kernel(f"std::vector<float> kept(8); {HONEST}"))

@@ -229,6 +229,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("expression", PROBLEMS)
 def test_plain_loops_are_honest_and_lower_precision_or_fewer_terms_are_not(tmp_path: Path, expression: str) -> None:

@@ -13,6 +13,7 @@ from engine.trial.judge.taken_outputs import Fingerprints, Left, OutputTaker
 SIZES = st.integers(1, 200)
 
 
+@pytest.mark.slow
 @given(SIZES, st.integers(0, 1 << 16), st.integers(0, 7))
 def test_any_changed_bit_changes_the_fingerprint(size: int, place: int, bit: int) -> None:
     bytes_ = torch.randint(0, 256, (size,), dtype=torch.uint8)

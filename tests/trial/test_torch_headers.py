@@ -137,6 +137,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", torch::wrap_pybind_funct
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 @pytest.mark.parametrize(
     ("name", "code", "command"),

@@ -88,6 +88,7 @@ print([int(values[counts.argmax()]), (16 << 20) - int(counts.max())])
 """
 
 
+@pytest.mark.slow
 def test_the_heap_of_a_module_begins_as_nonsense() -> None:
     """What a module does not write of a new tensor is not zero. The C library keeps a few addresses in memory that is free."""
     environment = os.environ | python_process.environment("cpu", alone=False, threads=1)

@@ -111,6 +111,7 @@ def test_the_split_moves_by_key_and_is_kept(tmp_path: Path, size: tuple[int, int
     replayed(tmp_path, look, size)
 
 
+@pytest.mark.slow
 def test_the_split_and_a_column_are_dragged_by_the_mouse(tmp_path: Path) -> None:
     async def drag(app: EspalierApp, pilot: Pilot[None]) -> None:
         line = app.screen.query_one(Splitter)
@@ -129,6 +130,7 @@ def test_the_split_and_a_column_are_dragged_by_the_mouse(tmp_path: Path) -> None
     assert kept.columns.widths[Column.NAME] > LEAST_WIDTHS[Column.NAME]
 
 
+@pytest.mark.slow
 def test_columns_are_chosen_in_a_dialog(tmp_path: Path) -> None:
     async def choose(app: EspalierApp, pilot: Pilot[None]) -> None:
         behind = tree(app)

@@ -45,6 +45,7 @@ def test_a_file_to_read_has_no_write_permission(tmp_path: Path) -> None:
     assert (tmp_path / "mode").read_text().strip() == "400"
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_editor_is_the_editors(tmp_path: Path, windows: list[Window]) -> None:
     done = tmp_path / "done"
     command = script(tmp_path, f"trap 'echo caught' INT\necho edits\nwhile [ ! -e {done} ]; do sleep 0.05; done")

@@ -75,6 +75,7 @@ def test_a_dialog_shows_words(dialog: Dialog[object]) -> None:
     asyncio.run(body())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [MEGABYTES, LONG_LINE], ids=["lines", "line"])
 def test_of_texts_of_megabytes_a_bounded_part_is_laid_out(words: str) -> None:
     failed = e.KernelFailed("k20", m.Failure(m.FailureKind.BUILD_FAILED, words, "0" * 64), 0.3)

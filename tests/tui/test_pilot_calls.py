@@ -127,6 +127,7 @@ def test_a_cancelled_round_names_the_next_steps_and_is_retried_on_request(folder
     assert list(state.calls) == ["c1", "c2"]
 
 
+@pytest.mark.slow
 def test_a_reply_that_answers_nothing_is_told_in_the_form_and_its_retry_says_that_it_is_one(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None], screen: SessionScreen) -> None:
         def said(place: str) -> str:

@@ -165,6 +165,7 @@ def test_a_bouncing_key_closes_only_the_gate(tmp_path: Path) -> None:
     ui.run_steered(tmp_path / "s", act)
 
 
+@pytest.mark.slow
 def test_the_gate_does_not_open_over_a_dialog(tmp_path: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:
         await pilot.press("escape")

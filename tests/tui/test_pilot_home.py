@@ -42,6 +42,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "sessions"
 
 
+@pytest.mark.slow
 def test_pressing_enter_twice_starts_the_first_session(home: Path) -> None:
     async def body() -> None:
         app = ui.app()
@@ -61,6 +62,7 @@ def test_pressing_enter_twice_starts_the_first_session(home: Path) -> None:
     assert opened.problem.name == "softmax"
 
 
+@pytest.mark.slow
 def test_the_way_back_leads_to_the_session(home: Path) -> None:
     for name in ("a", "b"):
         sessions.whole(home / name)
@@ -85,6 +87,7 @@ def test_the_way_back_leads_to_the_session(home: Path) -> None:
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_a_new_session_asks_before_it_closes_the_running_one(home: Path) -> None:
     """It would otherwise wait for the device that the other search holds, and then close it unasked."""
 
@@ -158,6 +161,7 @@ def test_problems_have_titles_where_there_is_room_for_words(home: Path, width: i
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_enter_before_the_problems_are_read_starts_the_default_one(home: Path) -> None:
     read, wanted = ui.FakeOpener(), threading.Event()
     listed = read.problems
@@ -619,6 +623,7 @@ def test_the_palette_opens_again_while_it_closes(home: Path) -> None:
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_help_is_available_on_every_screen(home: Path) -> None:
     async def body() -> None:
         app = ui.app(None, "new", ui.new(home / "s"))

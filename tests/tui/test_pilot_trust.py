@@ -92,6 +92,7 @@ def test_what_is_trusted_on_the_screen_runs(stranger: Path, marker: Path) -> Non
     assert trust.is_trusted(stranger, store.state_of(stranger))
 
 
+@pytest.mark.slow
 def test_a_session_on_the_home_screen_asks(stranger: Path, marker: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.focused is not None and app.focused.id == "sessions")

@@ -120,6 +120,7 @@ class _Writing(Screen[None]):
         yield TextArea("")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["pop_screen", "exit"])
 def test_a_screen_that_goes_before_it_gives_the_focus(end: str) -> None:
     async def body(turns: int) -> None:

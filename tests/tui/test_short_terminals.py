@@ -59,6 +59,7 @@ def test_the_tree_has_the_room_until_a_page_is_asked_for(folder: Path) -> None:
     replayed(folder, (40, 12), act)
 
 
+@pytest.mark.slow
 def test_what_had_the_focus_stays_when_the_terminal_gets_short(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
         app.screen.query_one("#kernel LinesView").focus()

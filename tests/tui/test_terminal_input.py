@@ -130,6 +130,7 @@ def test_lines_pasted_into_a_field_of_one_line_all_arrive() -> None:
     asyncio.run(body())
 
 
+@pytest.mark.slow
 def test_a_program_lives_through_what_it_cannot_read(tmp_path: Path, windows: list[Window]) -> None:
     window = Window(command("replay", "layernorm"), tmp_path, controlling=True)
     windows.append(window)

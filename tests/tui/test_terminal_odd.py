@@ -44,6 +44,7 @@ def test_a_terminal_that_cannot_show_the_ui_gets_one_line(
     assert b"\x1b" not in window.shown
 
 
+@pytest.mark.slow
 def test_a_terminal_without_colours_is_sent_none(tmp_path: Path, windows: list[Window]) -> None:
     window = Window(command("replay", SESSION), tmp_path, controlling=True, changes={"TERM": "vt100", "COLORTERM": ""})
     windows.append(window)
@@ -126,6 +127,7 @@ def test_ctrl_z_returns_to_the_shell_and_fg_resumes(tmp_path: Path, windows: lis
     shell.sees(b"ready> ")
 
 
+@pytest.mark.slow
 def test_a_search_survives_ctrl_z(tmp_path: Path, windows: list[Window]) -> None:
     """Its time limits do not run while it is suspended."""
     folder = tmp_path / "session"
@@ -143,6 +145,7 @@ def test_a_search_survives_ctrl_z(tmp_path: Path, windows: list[Window]) -> None
     shell.sees(b"ready> ")
 
 
+@pytest.mark.slow
 def test_ctrl_z_without_a_shell_does_not_suspend(tmp_path: Path, windows: list[Window]) -> None:
     window = Window(command("replay", SESSION), tmp_path, controlling=True)
     windows.append(window)

@@ -55,6 +55,7 @@ in_every_way = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @in_every_way
 def test_the_ui_ends_with_its_terminal(
     tmp_path: Path, windows: list[Window], way: str, controlling: bool, vanish: Callable[[Window], None]
@@ -87,6 +88,7 @@ def test_a_program_that_was_continued_ends_with_its_terminal(tmp_path: Path, win
     window.gone()
 
 
+@pytest.mark.slow
 @in_every_way
 def test_a_search_that_lost_its_terminal_can_be_resumed(
     tmp_path: Path, windows: list[Window], way: str, controlling: bool, vanish: Callable[[Window], None]

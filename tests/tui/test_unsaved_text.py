@@ -26,6 +26,7 @@ def message(app: EspalierApp) -> str:
     return str(app.screen.query_one("#message").render())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["e", "i"])
 def test_an_idea_that_was_changed_needs_a_second_escape(tmp_path: Path, key: str) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:
@@ -50,6 +51,7 @@ def test_an_idea_that_was_changed_needs_a_second_escape(tmp_path: Path, key: str
     ui.run_steered(tmp_path / "s", act)
 
 
+@pytest.mark.slow
 def test_a_rationale_is_wrapped_again_when_the_terminal_gets_narrower(tmp_path: Path) -> None:
     """Also where it has as many lines as before: then nothing else has it drawn again."""
 

@@ -70,6 +70,7 @@ def test_anything_else_is_an_error_with_one_line(tmp_path: Path, session: Path, 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_its_espalier_reaches_this_session_only_as_an_agent_within_its_budget(tmp_path: Path, session: Path) -> None:
     sessions.whole(tmp_path / "sessions" / "other")
     script = f"""

@@ -117,6 +117,7 @@ def test_a_list_by_a_column_holds_every_kernel_once_those_without_a_figure_last(
         assert None not in measured[: len(times)]
 
 
+@pytest.mark.slow
 def test_a_column_sorts_and_once_more_returns_to_the_tree() -> None:
     for column, order in SORTS.items():
         if order is not Sort.BORN:
