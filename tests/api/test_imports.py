@@ -23,6 +23,7 @@ def test_importing_it_loads_nothing_else() -> None:
     assert not {name for name in loaded if name.split(".")[0] in ("engine", "tui")}
 
 
+@pytest.mark.slow
 def test_its_names_load_neither_torch_nor_an_sdk() -> None:
     loaded = modules_after(
         "import espalier\nespalier.evaluate, espalier.Session, espalier.code, espalier.Verdict, espalier.Limits"

@@ -207,6 +207,7 @@ def test_a_read_only_session(process: Call, recorded: Path) -> None:
     assert process("replay", recorded, "--headless", before=prison).status == 0
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing(home: Path, recorded: Path) -> None:
     journal = recorded / "journal.jsonl"
     before = journal.read_bytes()
@@ -264,6 +265,7 @@ def test_a_home_that_cannot_be_written_is_found_before_the_problem_is_prepared(
     assert said.endswith("(Not a directory): restore its folder, or name another one with ESPALIER_HOME\n")
 
 
+@pytest.mark.slow
 def test_an_export_that_does_not_fit_leaves_no_part_of_a_file(home: Path, recorded: Path, tmp_path: Path) -> None:
     def small_files_only() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
@@ -312,6 +314,7 @@ def test_colour_follows_no_color_and_term() -> None:
         assert done.stdout.strip() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "> /dev/full"])
 def test_a_closed_or_full_output_is_not_an_internal_error(home: Path, closed: str) -> None:
     line = f'"{sys.executable}" -m espalier problems {closed}'

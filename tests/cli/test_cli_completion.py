@@ -35,6 +35,7 @@ def complete(home: Path) -> Complete:
     return ask
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "found"),
     [
@@ -67,12 +68,14 @@ def test_a_session_that_cannot_be_read_completes_to_nothing(complete: Complete, 
     assert complete("kernel", "show", "nowhere", "k") == []
 
 
+@pytest.mark.slow
 def test_completing_ignores_a_faulty_configuration(complete: Complete, home: Path, recorded: Path) -> None:
     (home / "config").mkdir()
     (home / "config" / "config.toml").write_text("[run\n")
     assert complete("session", "show", "scr") == ["scripted"]
 
 
+@pytest.mark.slow
 def test_it_answers_before_somebody_waits(complete: Complete, recorded: Path) -> None:
     complete("ker")
     began = time.monotonic()
@@ -87,6 +90,7 @@ def test_the_script_is_printed(espalier: Call, shell: str) -> None:
     assert f"_ESPALIER_COMPLETE={shell}_complete" in result.out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_bash_completes_with_the_script(home: Path, recorded: Path, tmp_path: Path) -> None:
     program = tmp_path / "espalier"

@@ -30,6 +30,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("scaffold", "add.py"), ("doctor", "add.py", "--device", "cpu")])
 def test_a_command_that_loads_a_problem_says_who_holds_the_device(
     tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

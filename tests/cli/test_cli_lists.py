@@ -21,6 +21,7 @@ from engine.cli.main import espalier as program
 from engine.problem import catalog
 
 
+@pytest.mark.slow
 def test_problems_are_listed_with_their_ideas(espalier: Call) -> None:
     found = {row["name"]: row for row in espalier("problems", "--json").json()["problems"]}
     assert set(found) == set(catalog.shipped_names())
@@ -158,6 +159,7 @@ def test_the_table_of_commands_and_the_commands_agree() -> None:
 HEAVY = ("torch", "numpy", "openai", "google.genai", "textual", "rich")
 
 
+@pytest.mark.slow
 def test_no_module_of_the_command_line_loads_torch_or_a_model_library() -> None:
     modules = ["espalier", *sorted(f"engine.cli.{path.stem}" for path in (ROOT / "engine/cli").glob("*.py"))]
     code = f"import importlib, sys; [importlib.import_module(m) for m in {modules}]; print(set({HEAVY}) & set(sys.modules))"
@@ -172,6 +174,7 @@ def test_the_entry_point_loads_no_other_room() -> None:
     assert "engine.session" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_quietly(home: Path) -> None:
     read, write = os.pipe()
     os.close(read)

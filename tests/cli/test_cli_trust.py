@@ -312,6 +312,7 @@ def test_steering_a_session_that_is_not_trusted_does_not_allow_it(
     assert not marker.exists()
 
 
+@pytest.mark.slow
 def test_reading_a_session_runs_nothing(espalier: Call, home: Path, marker: Path, tmp_path: Path) -> None:
     """The reference, the code of a module, the commands and the playbook would each leave a file."""
     tree, code = sessions.TREE, forged.module_code(marker)

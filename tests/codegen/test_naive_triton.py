@@ -52,6 +52,7 @@ def called() -> Mapping[str, tuple[Case, dict[str, Tensor] | str]]:
     return {name: (case, results[name]) for name, case in cases.items()}
 
 
+@pytest.mark.slow
 @installed
 @pytest.mark.parametrize("name", SAMPLE)
 def test_naive_triton_kernel_is_as_accurate_as_eager(
@@ -71,6 +72,7 @@ def test_naive_triton_kernel_is_as_accurate_as_eager(
         assert torch.equal(results[operand.name], given), "changed its inputs"
 
 
+@pytest.mark.slow
 @installed
 def test_naive_triton_kernel_compiles_for_hopper(bubblewrap: Confinement, cache_root: object) -> None:
     case = made("shipped layernorm")

@@ -97,6 +97,7 @@ def check(case: Case, found: list[Tensor]) -> None:
         assert error(output, exact.double()) <= max(4 * error(eager, exact.double()), FLOORS[eager.dtype])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", [Dialect.CPP, Dialect.CUDA])
 def test_a_port_of_a_suite_computes_every_workload(ported: Suite, dialect: Dialect, tmp_path: Path) -> None:
     for place, case in enumerate(ported.cases):
@@ -135,6 +136,7 @@ def test_a_triton_port_of_a_suite_computes_every_workload(ported: Suite) -> None
         check(case, [found[o.name] for o in case.signature.with_roles(Role.OUTPUT)])
 
 
+@pytest.mark.slow
 def test_shapes_outside_the_suite_are_rejected(tmp_path: Path) -> None:
     shapes = [of_reference("softmax", {"batch_size": b, "dim": d}) for b, d in ((3, 400), (7, 300), (3, 300))]
     workloads = [Workload(f"w{place}", {"batch_size": place}) for place in range(2)]
@@ -196,6 +198,7 @@ def test_texts_are_merged_number_by_number() -> None:
     assert merged(texts, lambda values, line: "|".join(values)) == ["for i < 3|4 * x2;", "y = 0.5f|0.25f + t_3;"]
 
 
+@pytest.mark.slow
 @installed
 def test_a_triton_port_of_a_suite_compiles_for_hopper(ported: Suite, bubblewrap: Confinement, cache_root: object) -> None:
     """Its guards, and numbers that are no integers, are expressions that the compiler evaluates."""

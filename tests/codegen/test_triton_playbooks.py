@@ -45,6 +45,7 @@ def called() -> dict[str, tuple[Case, dict[str, Tensor] | str]]:
     return {name: (case, results[name]) for name, case in cases.items()}
 
 
+@pytest.mark.slow
 @installed
 @pytest.mark.parametrize("name", INTERPRETED)
 def test_a_playbooks_triton_kernel_is_as_accurate_as_eager(

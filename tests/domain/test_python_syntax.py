@@ -23,6 +23,7 @@ class InACycle:
         pass
 
 
+@pytest.mark.slow
 def test_threads_parse_at_once() -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

@@ -77,12 +77,14 @@ def test_every_rejection_is_one_line(walks: list[RandomWalk]) -> None:
     assert all(refusal and "\n" not in refusal for walk in walks for refusal in walk.refusals)
 
 
+@pytest.mark.slow
 def test_a_journal_of_a_walk_replays_to_the_same_state(walks: list[RandomWalk]) -> None:
     for walk in walks:
         replayed = advance(SessionState(), (codec.decode(codec.encode(entry)) for entry in walk.log))
         assert b.contents(replayed) == b.contents(walk.state)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(SEEDS), st.lists(st.floats(0, 1), max_size=5))
 def test_folding_in_batches_equals_folding_at_once(seed: int, cuts: list[float]) -> None:
     walk = RandomWalk(seed)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from support import fake_worker
 
 _ENGINE = """
@@ -28,6 +29,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a_killed_engine_leaves_no_worker() -> None:
     root = Path(fake_worker.__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}"}

@@ -207,6 +207,7 @@ def distinct(rows: list[Operand]) -> bool:
     return len({names.identifier(o.name).upper() for o in rows}) == len(rows)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
 @given(rows=st.lists(operands, max_size=5).filter(distinct), table=constants, workload=st.text(max_size=20))
 def test_every_macro_survives_the_preprocessor(

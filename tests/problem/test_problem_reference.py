@@ -405,6 +405,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(junk=VALUES, place=st.sampled_from(TEXTS))
 def test_any_result_of_a_reference_gives_at_most_a_problem_error(
     tmp_path_factory: pytest.TempPathFactory, junk: str, place: Callable[[str], str]

@@ -94,6 +94,7 @@ def test_a_short_recurrence_has_a_naive_port(tmp_path: Path) -> None:
     assert isinstance(naive(graph, short.signature(), Dialect.CPP, Contract.HOST), str)
 
 
+@pytest.mark.slow
 def test_a_loop_in_python_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "loop.py"
     loop = "def forward(self, x):\n        for _ in range(5_000):\n            x = x * 0.5 + 1\n        return x\n"

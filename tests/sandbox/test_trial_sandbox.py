@@ -210,6 +210,7 @@ channel.recv(1)
 """
 
 
+@pytest.mark.slow
 def test_a_reply_to_another_request_ends_the_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that a reference has forked can write to the judge's channel."""
 

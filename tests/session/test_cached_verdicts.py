@@ -61,6 +61,7 @@ def again(folder: Path, recorded: SessionState, *act: c.Command) -> tuple[Sessio
     return store.state_of(folder), bench
 
 
+@pytest.mark.slow
 def test_the_same_kernels_get_the_same_verdicts_and_are_not_tried(tmp_path: Path) -> None:
     recorded = whole(tmp_path / "first")
     state, bench = again(tmp_path / "second", recorded)

@@ -148,6 +148,7 @@ def test_an_interrupted_race_runs_after_the_next_start(tmp_path: Path, fault: st
     assert (state.reigns, len(state.races)) == (uncut.reigns, len(uncut.races))
 
 
+@pytest.mark.slow
 def test_a_fork_at_any_point_reaches_the_same_incumbent(tmp_path: Path) -> None:
     """Also between a race and the resulting change of the incumbent: owed work is owed again, recorded events stay."""
     state = whole(tmp_path / "whole")

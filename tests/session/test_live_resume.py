@@ -124,6 +124,7 @@ def _victim(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
+@pytest.mark.slow
 def test_a_session_resumes_after_a_killed_process(tmp_path: Path) -> None:
     wanted = tree(whole(tmp_path / "original"))
     folder = tmp_path / "killed"
@@ -133,6 +134,7 @@ def test_a_session_resumes_after_a_killed_process(tmp_path: Path) -> None:
     assert tree(_resumed(folder)) == wanted
 
 
+@pytest.mark.slow
 def test_an_interrupt_from_the_keyboard_leaves_a_clean_session(tmp_path: Path) -> None:
     wanted = tree(whole(tmp_path / "original"))
     folder = tmp_path / "interrupted"

@@ -108,6 +108,7 @@ async def _run(
     return session.state, outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_eight_hours_with_outages_end_with_all_rounds_done(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)

@@ -185,6 +185,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_build_one_key(cache_root: Path, tmp_path: Path) -> None:
     text = tmp_path / "kernel.cpp"
     text.write_text('#include <vector>\nextern "C" int launch() { return 7; }\n')

@@ -128,6 +128,7 @@ def test_a_template_bomb_is_stopped(confinement: Confinement, cache_root: Path) 
     assert list((cache_root / "work").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_memory_bomb_is_stopped(confinement: Confinement, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MEMORY, "0.2")  # also when it is built again, alone
     small = dataclasses.replace(confinement, limits=CommandLimits(memory_bytes=160 << 20))  # type: ignore[type-var]

@@ -54,6 +54,7 @@ def test_a_plan_becomes_device_code(confinement: Confinement) -> None:
     assert _build(_request(PLAN), confinement) == replace(outcome, cached=True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nvcc")
 def test_a_host_kernel_becomes_a_shared_object(confinement: Confinement) -> None:
     outcome = _build(_request(HOST, Contract.HOST), confinement)

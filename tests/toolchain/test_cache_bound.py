@@ -168,6 +168,7 @@ print(len(used))
 """
 
 
+@pytest.mark.slow
 def test_processes_that_build_and_evict_at_once_keep_what_they_use(tmp_path: Path) -> None:
     for round_ in range(3):
         commands = [[sys.executable, "-c", _WORKER, str(tmp_path), str(10 * round_ + n)] for n in range(4)]

@@ -69,6 +69,7 @@ def built(code: str, confinement: Confinement) -> BuildOutcome:
     return asyncio.run(build(request(code), confinement))
 
 
+@pytest.mark.slow
 @installed
 def test_a_triton_file_becomes_device_code_for_hopper(bubblewrap: Confinement) -> None:
     outcome = built(KERNEL, bubblewrap)
@@ -88,6 +89,7 @@ def test_a_triton_file_becomes_device_code_for_hopper(bubblewrap: Confinement) -
     assert "triton" in (outcome.folder / "entry.json").read_text()
 
 
+@pytest.mark.slow
 @installed
 def test_descriptors_in_the_kernel_get_scratch_and_gluon_compiles(bubblewrap: Confinement) -> None:
     outcome = built(TMA, bubblewrap)
@@ -140,6 +142,7 @@ PTX = """\
 """
 
 
+@pytest.mark.slow
 @installed
 def test_a_file_that_forges_its_result_sees_nothing_and_gets_what_it_assembles(bubblewrap: Confinement) -> None:
     code = KERNEL.replace("import triton\n", f"PTX = {PTX!r}\n{HOSTILE}import triton\n", 1)

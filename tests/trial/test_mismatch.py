@@ -241,6 +241,7 @@ def test_examples_are_the_first_the_worst_and_the_last() -> None:
     assert [(e.got, e.error) for e in found.examples] == [(1.0, 1.0), (-4.0, 4.0), (2.0, 2.0)]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 50), st.integers(0, 2**32), st.floats(0.01, 1.0))
 def test_blocks_do_not_matter_and_every_wrong_element_is_counted(shape: list[int], block: int, seed: int, part: float) -> None:

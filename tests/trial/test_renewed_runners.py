@@ -40,6 +40,7 @@ def has_ended(bench: Bench, pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.slow
 def test_the_next_kernel_gets_the_same_process_and_nothing_of_the_last(bench: Bench) -> None:
     """Its context, its variable, what it left in memory, and what it was lent are gone."""
     with bench.runner() as first:

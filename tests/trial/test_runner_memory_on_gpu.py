@@ -46,6 +46,7 @@ def test_lent_memory_is_unmapped_with_the_last_use(fake: FakeDriver) -> None:
     assert fake.calls[-2:] == ["cuMemUnmap", "cuMemAddressFree"]
 
 
+@pytest.mark.slow
 def test_lent_memory_is_unmapped_once(fake: FakeDriver) -> None:
     memory = borrowed()
     memory.close()

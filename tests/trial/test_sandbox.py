@@ -66,6 +66,7 @@ def evaluate(bare: BareRunner, expression: str) -> Any:
     return json.loads(caught.value.failure.reason.partition("ValueError: ")[2])
 
 
+@pytest.mark.slow
 def test_a_runner_computes_on_lent_inputs(bare: BareRunner) -> None:
     bare.x.fill_(3.0)
     assert bare.load(module("return x * 2")).call() == [6.0] * WIDTH
@@ -230,6 +231,7 @@ class TestConfined:
         assert host._process is not None
         assert host._process.poll() is None
 
+    @pytest.mark.slow
     def test_files_of_one_runner_are_removed_before_the_next(self, host: Host) -> None:
         write = (
             "for folder in ('/tmp', '/dev/shm'):",
@@ -248,6 +250,7 @@ class TestConfined:
         assert evaluate(second, left) == []
         second.close()
 
+    @pytest.mark.slow
     def test_a_python_inside_a_private_folder_is_visible_and_read_only(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -338,6 +341,7 @@ def test_the_end_of_a_runner_is_waited_for_by_the_next_request(host: Host) -> No
     assert host._ending == 0
 
 
+@pytest.mark.slow
 def test_a_host_that_dies_while_a_runner_ends_is_started_again(host: Host) -> None:
     BareRunner(host).close()
     assert host._process is not None
@@ -431,6 +435,7 @@ def test_a_kernel_that_floods_its_standard_error_goes_on_and_no_other_runner_rea
     flooding.close()
 
 
+@pytest.mark.slow
 def test_a_runner_ends_with_its_host(mark: str) -> None:
     host = Host("cpu", 1, confined=confined())
     already = set(marked(mark))
@@ -445,6 +450,7 @@ def test_a_runner_ends_with_its_host(mark: str) -> None:
     bare.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not confined(), reason="needs bubblewrap")
 def test_a_host_whose_sandbox_did_not_start_is_started_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -460,6 +466,7 @@ def test_a_host_whose_sandbox_did_not_start_is_started_once_more(
         host.start()
 
 
+@pytest.mark.slow
 def test_a_dead_host_is_restarted(host: Host) -> None:
     assert host._process is not None
     host._process.kill()

@@ -141,6 +141,7 @@ def test_sanitizers_find_what_passes_the_trial(stand: Stand) -> None:
     assert stand.sanitized(text).findings
 
 
+@pytest.mark.slow
 def test_a_hanging_kernel_is_stopped(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gcc_sanitizers, "LIMITS", replace(gcc_sanitizers.LIMITS, seconds=1.0))
     began = time.monotonic()

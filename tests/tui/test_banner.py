@@ -110,6 +110,7 @@ class Keyless(ScriptedProposer):
         return await super().implement(request, calls)
 
 
+@pytest.mark.slow
 def test_an_idea_whose_writer_failed_gets_another_from_the_banner(tmp_path: Path) -> None:
     folder = tmp_path / "session"
 

@@ -88,6 +88,7 @@ def test_visual_comes_before_editor(monkeypatch: pytest.MonkeyPatch) -> None:
 EDITED = 'extern "C" void launch(const float* x, float* out, void* workspace) {}\n'
 
 
+@pytest.mark.slow
 def test_edited_code_becomes_a_kernel_below_the_edited_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "session"
     asked: list[tuple[str, bool]] = []
@@ -145,6 +146,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.slow
 def test_8_shows_the_machine_code_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "session"
     answer = json.dumps({"kernel": "k1", "tool": "objdump", "samples": None, "instructions": ROWS})

@@ -27,6 +27,7 @@ def kept_objects(count: int) -> list[list[int]]:
     return [[] for _ in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "is_frozen"), [(2 * garbage.MANY_NEW, True), (10, False)])
 def test_what_was_read_is_frozen_where_it_is_much(count: int, is_frozen: bool) -> None:
     before = gc.get_freeze_count()
@@ -43,6 +44,7 @@ def test_collections_go_on_after_an_error() -> None:
     assert gc.isenabled()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "is_frozen"), [(2 * garbage.MANY_KEPT, True), (10, False)])
 def test_a_growing_search_is_frozen_by_the_collection_that_looked_at_it(count: int, is_frozen: bool) -> None:
     garbage.shorten_collections()
@@ -72,6 +74,7 @@ def test_a_tuple_that_another_thread_fills_meanwhile_is_left_alone() -> None:
     assert len(filling.result()) == 10_000
 
 
+@pytest.mark.slow
 def test_full_collections_wait_for_the_event_loop() -> None:
     full: list[bool] = []
     allocates = True

@@ -91,6 +91,7 @@ def test_what_is_wrong_with_a_damaged_session_is_shown_whole(home: Path, columns
     asyncio.run(body())
 
 
+@pytest.mark.slow
 def test_the_preview_follows_cursor_and_focus(home: Path) -> None:
     sessions.whole(home / "old")
 
@@ -175,6 +176,7 @@ def test_until_the_first_session_is_open_home_says_so_and_only_quits(home: Path,
     asyncio.run(body())
 
 
+@pytest.mark.slow
 def test_home_lists_the_sessions_if_the_first_one_cannot_be_opened(home: Path) -> None:
     sessions.whole(home / "old")
 
@@ -192,6 +194,7 @@ def test_home_lists_the_sessions_if_the_first_one_cannot_be_opened(home: Path) -
     asyncio.run(body())
 
 
+@pytest.mark.slow
 def test_home_behind_the_opening_dialog_lists_the_sessions(home: Path) -> None:
     sessions.whole(home / "old")
     released = asyncio.Event()

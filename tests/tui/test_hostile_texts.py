@@ -54,6 +54,7 @@ def test_an_idea_is_shown_and_edited_as_words(tmp_path: Path, key: str) -> None:
     ui.run_steered(tmp_path / "session", act, opener=ui.FakeOpener(ideas=ideas))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dialog",
     [
@@ -93,6 +94,7 @@ def test_of_texts_of_megabytes_a_bounded_part_is_laid_out(words: str) -> None:
     assert any("more characters" in line or "lines are not shown" in line for line in text)
 
 
+@pytest.mark.slow
 def test_the_end_of_very_long_code_is_shown_without_colours_and_compared() -> None:
     before, after = ("\n".join(f"float x{n} = a[{n % by}];" if n % 3 else "}" for n in range(9_000)) for by in (7, 11))
     lines = code.highlight(before, m.Dialect.CPP)

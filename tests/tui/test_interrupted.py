@@ -24,6 +24,7 @@ def interrupted(folder: Path, kind: str) -> None:
     file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[: begun[0] + 1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "running"), [("prepare", "preparing"), ("verify", "verifying"), ("measure", "measuring")])
 def test_no_work_is_said_to_run_in_a_session_that_no_process_runs(kind: str, running: str, tmp_path: Path) -> None:
     interrupted(tmp_path / "s", kind)

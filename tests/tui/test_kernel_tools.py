@@ -28,6 +28,7 @@ def answer(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> asynci
     return asyncio.create_task(kernel_tools.machine_code(folder, "k1"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passes", range(8))
 def test_a_tool_is_cancelled_quietly_while_its_process_starts(
     passes: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -50,6 +50,7 @@ def test_j_and_k_move_at_the_gate_and_decide_nothing(folder: Path) -> None:
     assert not engineer_events(folder)
 
 
+@pytest.mark.slow
 def test_the_filter_works_while_typing_and_escape_clears_it(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await until(pilot, lambda: isinstance(app.screen, SessionScreen) and ui.ended(folder) and len(tree().rows) == 10)
@@ -101,6 +102,7 @@ def test_a_filter_typed_in_one_go_is_filtered_by(folder: Path) -> None:
     ui.run_steered(folder, act, mode="autopilot")
 
 
+@pytest.mark.slow
 def test_a_page_is_searched_and_n_goes_on(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await until(pilot, lambda: ui.ended(folder) and ui.shows_tree(app))

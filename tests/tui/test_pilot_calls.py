@@ -87,6 +87,7 @@ def cancelled(state: SessionState, call: str) -> e.Event:
     return e.CallFailed(call, "cancelled by hand", state.calls[call].highest, cancelled=True, estimated=True)
 
 
+@pytest.mark.slow
 def test_cancelling_one_of_two_calls_leaves_the_other_open(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None], screen: SessionScreen) -> None:
         await pilot.press("dollar_sign")

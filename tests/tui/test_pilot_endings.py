@@ -66,6 +66,7 @@ def at_home(on: On) -> None:
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_an_opened_session_waits_until_its_dialog_is_on_top(home: Path) -> None:
     sessions.whole(home / "old")
 

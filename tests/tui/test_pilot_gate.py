@@ -87,6 +87,7 @@ def test_the_highlighted_idea_is_in_sight_after_the_terminal_shrinks(folder: Pat
     ui.run_steered(folder, act)
 
 
+@pytest.mark.slow
 def test_a_stray_enter_approves_nothing(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("escape")
@@ -100,6 +101,7 @@ def test_a_stray_enter_approves_nothing(folder: Path) -> None:
     assert engineer_events(folder) == []
 
 
+@pytest.mark.slow
 def test_approving_all_approves_all_and_leaves_the_gate(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("A")
@@ -119,6 +121,7 @@ def test_rejecting_records_the_reason(folder: Path) -> None:
     assert engineer_events(folder) == [e.IdeaRejected("i2", "tried last [week]")]
 
 
+@pytest.mark.slow
 def test_after_a_decision_the_next_idea_is_highlighted_and_a_bouncing_key_approves_one_idea(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("a", "a")
@@ -132,6 +135,7 @@ def test_after_a_decision_the_next_idea_is_highlighted_and_a_bouncing_key_approv
     assert engineer_events(folder) == [e.IdeaSelected("i2"), e.IdeaSelected("i3")]
 
 
+@pytest.mark.slow
 def test_editing_changes_text_and_number_of_kernels(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("e")
@@ -151,6 +155,7 @@ def test_editing_changes_text_and_number_of_kernels(folder: Path) -> None:
     assert edited.parent == "k1"
 
 
+@pytest.mark.slow
 def test_an_unknown_parent_is_an_error_in_the_form_and_records_nothing(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("e")
@@ -169,6 +174,7 @@ def test_an_unknown_parent_is_an_error_in_the_form_and_records_nothing(folder: P
     assert engineer_events(folder) == []
 
 
+@pytest.mark.slow
 def test_an_idea_that_is_edited_gets_a_writer_from_a_list(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("e")
@@ -198,6 +204,7 @@ def test_more_and_fewer_kernels(folder: Path) -> None:
     assert [event.branch for event in engineer_events(folder) if isinstance(event, e.IdeaEdited)] == [3, 2, 1]
 
 
+@pytest.mark.slow
 def test_parking(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("d")
@@ -207,6 +214,7 @@ def test_parking(folder: Path) -> None:
     assert engineer_events(folder) == [e.IdeaParked("i2")]
 
 
+@pytest.mark.slow
 def test_writing_an_idea(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("i")
@@ -287,6 +295,7 @@ def test_the_gate_opens_for_the_ideas_of_the_next_round(folder: Path) -> None:
     ui.run_steered(folder, act)
 
 
+@pytest.mark.slow
 def test_u_takes_the_latest_decision_back(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("d")

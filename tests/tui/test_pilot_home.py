@@ -209,6 +209,7 @@ def test_starting_a_session_with_models_and_a_cost_limit(home: Path) -> None:
     assert (opened.settings.source, opened.settings.limits.usd) == ("openai:some-model=2,playbook=1", 2.5)
 
 
+@pytest.mark.slow
 def test_the_form_offers_the_strategy_and_its_prior(home: Path) -> None:
     opener = ui.FakeOpener(trouble="enough")
 
@@ -232,6 +233,7 @@ def test_the_form_offers_the_strategy_and_its_prior(home: Path) -> None:
     assert chosen == [("adaptive", True), ("sequential", False)]
 
 
+@pytest.mark.slow
 def test_the_form_offers_the_workloads_and_suites_of_the_problem(home: Path, tmp_path: Path) -> None:
     opener = ui.FakeOpener(trouble="enough")
     own = tmp_path / "own.py"
@@ -485,6 +487,7 @@ def test_following_reads_only(home: Path) -> None:
     assert len(ui.recorded(home / "old")) == before
 
 
+@pytest.mark.slow
 def test_quitting_names_running_work_and_the_session_resumes(home: Path) -> None:
     opener = ui.FakeOpener(pause=5.0)
 
@@ -590,6 +593,7 @@ def test_a_search_that_begins_after_the_palette_closed_ends_nothing(home: Path) 
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_a_bouncing_enter_in_the_palette_acts_once(home: Path) -> None:
     async def body() -> None:
         app = ui.app()

@@ -76,6 +76,7 @@ async def suspicious(app: EspalierApp, pilot: Pilot[None]) -> None:
     _tree(app).reveal(odd)
 
 
+@pytest.mark.slow
 def test_accepting_a_quarantined_kernel_records_the_reason(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await suspicious(app, pilot)
@@ -341,6 +342,7 @@ def test_forking_a_running_session_from_an_earlier_round(folder: Path, tmp_path:
     assert store.state_of(folder).seq == before.seq
 
 
+@pytest.mark.slow
 def test_clicks_select_a_kernel_a_page_and_an_idea(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         tree = _tree(app)

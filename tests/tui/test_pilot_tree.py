@@ -143,6 +143,7 @@ def test_a_note_on_the_kernel(folder: Path) -> None:
     assert engineer_events(folder) == [e.NoteAdded("k5", "look at [red]this[/red] later")]
 
 
+@pytest.mark.slow
 def test_comparing_a_marked_kernel_with_another(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         _tree(app).reveal("k2")
@@ -160,6 +161,7 @@ def test_comparing_a_marked_kernel_with_another(folder: Path) -> None:
     assert engineer_events(folder) == []
 
 
+@pytest.mark.slow
 def test_seeding_a_file_below_a_kernel(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.cpp"
     file.write_text(sessions.source("mine", "time_us = 90"))
@@ -255,6 +257,7 @@ def test_more_rounds_reopen_an_ended_session(folder: Path) -> None:
     assert (state.limits.rounds, state.limits.plateau) == (4, None)
 
 
+@pytest.mark.slow
 def test_models_and_their_options_change(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("O")
@@ -319,6 +322,7 @@ def test_copying_the_code_to_the_clipboard(folder: Path) -> None:
     after_the_search(folder, on)
 
 
+@pytest.mark.slow
 def test_racing_against_the_incumbent_the_marked_kernel_and_racing_the_fastest(folder: Path) -> None:
     def raced() -> list[tuple[str, str]]:
         return [(event.kernel, event.against) for event in engineer_events(folder) if isinstance(event, e.RaceAsked)]

@@ -82,6 +82,7 @@ def test_nothing_runs_before_the_session_is_trusted(stranger: Path, marker: Path
     assert not trust.is_trusted(stranger, store.state_of(stranger))
 
 
+@pytest.mark.slow
 def test_what_is_trusted_on_the_screen_runs(stranger: Path, marker: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: isinstance(app.screen, TrustDialog))
@@ -120,6 +121,7 @@ def test_watching_asks_nothing_and_runs_nothing(stranger: Path, marker: Path, ac
     assert not marker.exists()
 
 
+@pytest.mark.slow
 def test_a_fork_from_the_screen_asks_once_and_is_one_copy(stranger: Path, marker: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: replayed(app))
@@ -132,6 +134,7 @@ def test_a_fork_from_the_screen_asks_once_and_is_one_copy(stranger: Path, marker
     assert len(list(stranger.parent.iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_no_key_leaves_before_trust_and_only_then(stranger: Path, original: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", OPENAI_KEY)
     with OpenAIServer(["no ideas"]) as server:

@@ -76,6 +76,7 @@ def test_a_renamed_action_names_its_present_id(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["tui.app", "tui.bridge", "tui.actions"])
 def test_the_terminal_ui_imports_neither_torch_nor_a_model_client(module: str) -> None:
     code = f"import sys, {module}; print([m for m in ('torch', 'openai', 'google.genai', 'numpy') if m in sys.modules])"

@@ -98,6 +98,7 @@ def test_first_run(snap_compare: Compare, size: tuple[int, int]) -> None:
     assert snap_compare(app_on("home", None), terminal_size=size, run_before=previewed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_home(snap_compare: Compare, size: tuple[int, int]) -> None:
     for name in ("softmax-2026-11-18-1", "layernorm-2026-11-18-1"):
@@ -110,6 +111,7 @@ def test_home(snap_compare: Compare, size: tuple[int, int]) -> None:
     assert snap_compare(app_on("home", None), terminal_size=size, run_before=before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_new_session(snap_compare: Compare, size: tuple[int, int]) -> None:
     async def before(pilot: Pilot[None]) -> None:
@@ -119,12 +121,14 @@ def test_new_session(snap_compare: Compare, size: tuple[int, int]) -> None:
     assert snap_compare(app_on("home", None), terminal_size=size, run_before=before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_gate(snap_compare: Compare, size: tuple[int, int]) -> None:
     app = app_on("new", ui.new(Path("s")))
     assert snap_compare(app, terminal_size=size, run_before=lambda pilot: settled(pilot, GateScreen))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_models(snap_compare: Compare, size: tuple[int, int]) -> None:
     async def before(pilot: Pilot[None]) -> None:
@@ -138,6 +142,7 @@ def test_models(snap_compare: Compare, size: tuple[int, int]) -> None:
     assert snap_compare(app_on("new", ui.new(Path("s"))), terminal_size=size, run_before=before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_session_awaiting(snap_compare: Compare, size: tuple[int, int]) -> None:
     async def before(pilot: Pilot[None]) -> None:
@@ -151,6 +156,7 @@ def test_session_awaiting(snap_compare: Compare, size: tuple[int, int]) -> None:
 PANES: dict[str, tuple[str, ...]] = {"code": ("2",), "charts": ("t",), "events": ("t",), "zoomed": ("z",)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("pane", list(PANES))
 def test_replay(snap_compare: Compare, size: tuple[int, int], pane: str) -> None:
@@ -165,6 +171,7 @@ def test_replay(snap_compare: Compare, size: tuple[int, int], pane: str) -> None
     assert snap_compare(app_on("replay", Path("s")), terminal_size=size, run_before=before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_compare(snap_compare: Compare, size: tuple[int, int]) -> None:
     sessions.whole(Path("s"))
@@ -177,6 +184,7 @@ def test_compare(snap_compare: Compare, size: tuple[int, int]) -> None:
     assert snap_compare(app_on("replay", Path("s")), terminal_size=size, run_before=before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_help(snap_compare: Compare, size: tuple[int, int]) -> None:
     sessions.whole(Path("s"))
@@ -189,6 +197,7 @@ def test_help(snap_compare: Compare, size: tuple[int, int]) -> None:
     assert snap_compare(app_on("replay", Path("s")), terminal_size=size, run_before=before)
 
 
+@pytest.mark.slow
 def test_light(snap_compare: Compare) -> None:
     sessions.whole(Path("s"))
 
@@ -199,6 +208,7 @@ def test_light(snap_compare: Compare) -> None:
     assert snap_compare(app_on("replay", Path("s")), terminal_size=(120, 40), run_before=before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 def test_trust(snap_compare: Compare, size: tuple[int, int]) -> None:
     commands = ("agent --print --model 'a long name of a model' --folder /home/somebody/kernels", "sh -c 'curl -s x.sh | sh'")

@@ -111,6 +111,7 @@ def test_the_legend_of_help_has_every_state(
     assert words in {symbol.plain for symbol, _ in legend(lambda _: "")}
 
 
+@pytest.mark.slow
 def test_neither_an_empty_nor_a_long_list_has_a_scrollbar_across() -> None:
     async def body() -> None:
         app = Host()
@@ -128,6 +129,7 @@ def test_neither_an_empty_nor_a_long_list_has_a_scrollbar_across() -> None:
     sessions.run(body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("last", "first"), [("G", "g"), ("end", "home"), ("ctrl+end", "ctrl+home")])
 def test_keys_go_to_the_last_session_and_to_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, first: str

@@ -45,6 +45,7 @@ def heights(app: EspalierApp) -> tuple[int, int]:
     return app.screen.query_one(KernelTree).region.height, app.screen.query_one(DetailTabs).region.height
 
 
+@pytest.mark.slow
 def test_the_tree_has_the_room_until_a_page_is_asked_for(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: heights(app)[0] >= 6 and not heights(app)[1])
@@ -92,6 +93,7 @@ def test_a_tiny_terminal_shows_kernels_and_ideas_and_no_strips(folder: Path, siz
     replayed(folder, size, act)
 
 
+@pytest.mark.slow
 def test_figures_of_two_kernels_are_compared_whole(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("home", "m", "G", "v")

@@ -62,6 +62,7 @@ def test_choices_that_are_cut_have_a_line_each_and_use_the_height_there_is() -> 
     asyncio.run(act())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(40, 12), (80, 24), (120, 40)])
 def test_every_form_says_how_to_save_and_to_leave(size: tuple[int, int]) -> None:
     async def act() -> None:
@@ -119,6 +120,7 @@ def test_a_key_that_arrives_before_a_form_is_drawn_does_nothing() -> None:
     asyncio.run(act())
 
 
+@pytest.mark.slow
 def test_keys_that_are_faster_than_a_dialog_open_one(tmp_path: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:
         gate = app.screen
@@ -184,6 +186,7 @@ def test_the_steps_of_an_opening_are_shown_whole() -> None:
     asyncio.run(act())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["backslash", "question_mark", "ctrl+p"])
 def test_keys_help_and_palette_over_home_give_way_to_a_session_that_opens(tmp_path: Path, key: str) -> None:
     async def act() -> None:
@@ -199,6 +202,7 @@ def test_keys_help_and_palette_over_home_give_way_to_a_session_that_opens(tmp_pa
     sessions.run(act)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(40, 12), (80, 24)])
 def test_the_form_for_columns_says_how_to_leave_it(size: tuple[int, int], tmp_path: Path) -> None:
     sessions.whole(tmp_path / "s")

@@ -25,6 +25,7 @@ SCRIPT = ScriptedProposer(
 )
 
 
+@pytest.mark.slow
 def test_a_kernel_of_a_suite_is_tuned_and_a_dispatch_is_asked_for(tmp_path: Path) -> None:
     folder = tmp_path / "session"
 

@@ -76,6 +76,7 @@ def test_an_interrupt_of_a_program_that_ends_changes_nothing(tmp_path: Path, win
     window.gone()
 
 
+@pytest.mark.slow
 def test_a_program_that_was_continued_ends_with_its_terminal(tmp_path: Path, windows: list[Window]) -> None:
     """Each SIGCONT, which a terminal sends as it hangs up, started another thread that read it: one of them never ended."""
     window = Window(command(), tmp_path, controlling=True)

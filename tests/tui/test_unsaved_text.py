@@ -71,6 +71,7 @@ def test_a_rationale_is_wrapped_again_when_the_terminal_gets_narrower(tmp_path: 
     ui.run_steered(tmp_path / "s", act, size=(120, 36))
 
 
+@pytest.mark.slow
 def test_a_pasted_reply_needs_a_second_escape(tmp_path: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:
         await pilot.press("Q")

@@ -86,6 +86,7 @@ def served(tmp_path: Path) -> Iterator[tuple[int, bytes]]:
         server.wait(10)
 
 
+@pytest.mark.slow
 @NEEDS_SERVER
 def test_the_server_answers(tmp_path: Path) -> None:
     with served(tmp_path) as (port, page):

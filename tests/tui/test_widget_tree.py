@@ -205,6 +205,7 @@ def test_a_title_with_markup_and_escapes_is_shown_literally() -> None:
     play(act, state=state)
 
 
+@pytest.mark.slow
 def test_of_ten_thousand_kernels_only_visible_rows_are_drawn() -> None:
     events: list[e.Event] = [*b.first_round()]
     events += [b.drafted(f"k{n}", parent=f"k{max(1, n - 1 - n % 7)}") for n in range(2, 10_001)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support import ui
 from support.ui import Watch, until
 from textual.coordinate import Coordinate
@@ -22,6 +23,7 @@ from tui.widgets.kernel_tree import KernelTree
 NAMES = ("full", "small", "decode")
 
 
+@pytest.mark.slow
 def test_the_table_of_a_suite_session(tmp_path: Path) -> None:
     folder = tmp_path / "session"
     chosen: list[str] = []

@@ -116,6 +116,7 @@ async def endless(writer: asyncio.StreamWriter, piece: bytes) -> None:
         await write(writer, piece)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [b": nothing\n\n" * 6000, b"x" * 65_536], ids=["comments", "one line"])
 def test_a_stream_without_end_is_left(kind: str, piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_server, "LONGEST_RESPONSE", 1 << 20)
