@@ -219,6 +219,7 @@ def with_infinities(plain: object) -> object:
     return {name: math.inf if is_interval and one is None else with_infinities(one) for name, one in plain.items()}
 
 
+@pytest.mark.slow
 def test_a_correct_kernel_is_measured_and_compared_with_another(place: Place) -> None:
     result = place.call("eval", "shrink.py", "right.cpp", "--json", "--tune", "STEP=2", "--against", "right.cpp")
     found = verdict_in(result.out)
@@ -239,6 +240,7 @@ def test_a_correct_kernel_is_measured_and_compared_with_another(place: Place) ->
     assert found.against.difference in ("faster", "slower", "no measurable difference", "not corroborated")
 
 
+@pytest.mark.slow
 def test_a_kernel_is_timed_back_to_back_where_that_decides(place: Place) -> None:
     result = place.call("eval", "shrink.py", "right.cpp", "--json", "--regime", "sustained")
     found = verdict_in(result.out)
