@@ -20,6 +20,7 @@ from engine.ideas.playbook_file import ROOT, PlaybookFile, PlaybookImplementatio
 from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Implementation, RepairRequest
 from engine.ideas.selection import pick_diverse, take_in_turn, variant_drafts
 from engine.ideas.tuning import is_tuning, tuned_drafts, tuning_ideas
+from engine.ideas.vector_width import fitted
 
 PLAYBOOK = Author("playbook")
 
@@ -82,7 +83,8 @@ class Playbook:
         if idea.text.key == ROOT and dialect not in self._file.root:
             draft = self._root_fallback(dialect) if self._root_fallback else None
             return Implementation((draft,) if draft else (), "" if draft else f"no naive port can be generated in {dialect}")
-        implementations = self._implementations(idea.text.key, dialect)
+        found = self._implementations(idea.text.key, dialect)
+        implementations = [fitted(one, request.state.device) for one in found]
         if not implementations:
             return Implementation((), _no_code_note(idea.id))
         return _with_variants(request, implementations)
