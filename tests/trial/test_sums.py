@@ -347,7 +347,7 @@ def get_init_inputs():
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("seed", [43, 90, 95, 96, 255])
 def test_another_order_of_sums_is_right_where_scores_nearly_tie(tmp_path: Path, seed: int) -> None:
-    """Scores of thousands: here the reference happens to err a twentieth of what another order of sums does."""
+    """Scores of thousands: here the reference happens to err less than a tenth of what another order of sums does."""
     (tmp_path / "attention.py").write_text(MASKED_ATTENTION)
     problem = catalog.find(str(tmp_path / "attention.py"))
     reference = Reference(problem, problem.workloads[0], "cpu")
