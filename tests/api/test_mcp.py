@@ -78,6 +78,7 @@ def test_every_tool_has_a_schema_and_a_description_of_each_argument(tmp_path: Pa
     talk(act, tmp_path)
 
 
+@pytest.mark.slow
 def test_an_idea_stops_at_the_gate_until_another_process_approves_it(folder: Path) -> None:
     heard: list[str | None] = []
 
@@ -163,6 +164,7 @@ REFUSALS: tuple[tuple[str, dict[str, Any], str], ...] = (
 )
 
 
+@pytest.mark.slow
 def test_an_agent_that_lies_gets_one_clear_line_each_and_the_session_loses_nothing(folder: Path) -> None:
     async def act(client: Client) -> None:
         for tool, given, words in REFUSALS:
@@ -185,6 +187,7 @@ def test_an_agent_that_lies_gets_one_clear_line_each_and_the_session_loses_nothi
     assert all(isinstance(event, e.CommandAnswered) and not event.accepted for event in asked), "nothing else was recorded"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "uri",
     [
@@ -219,6 +222,7 @@ def test_hold_outs_are_shown_nowhere(folder: Path) -> None:
         talk(act, folder.parent)
 
 
+@pytest.mark.slow
 def test_a_flood_is_refused_and_the_budget_of_verdicts_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def spend(client: Client) -> None:
         first = await call(client, "seed_kernel", session="mine", code=KERNEL, name="k.cpp", title="mine")
@@ -251,6 +255,7 @@ def test_calls_are_admitted_again_after_a_while(tmp_path: Path, monkeypatch: pyt
     access.admit()
 
 
+@pytest.mark.slow
 def test_a_server_of_one_session_shows_no_other(folder: Path) -> None:
     sessions.whole(folder)
     sessions.whole(folder.parent / "other")
@@ -263,6 +268,7 @@ def test_a_server_of_one_session_shows_no_other(folder: Path) -> None:
     talk(act, folder.parent, only=str(folder))
 
 
+@pytest.mark.slow
 def test_http_needs_the_token_and_refuses_foreign_hosts_and_origins(tmp_path: Path) -> None:
     app = http_app(make_server(AgentLimits(tmp_path), "tester"), "right")
     served = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))

@@ -169,6 +169,7 @@ class HttpWire:
         self._client.close()
 
 
+@pytest.mark.slow
 def test_over_http_the_verdict_is_recorded_although_the_client_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
     monkeypatch.setattr(benches, "TrialBench", PretendedBench)
@@ -184,6 +185,7 @@ def test_over_http_the_verdict_is_recorded_although_the_client_is_gone(tmp_path:
     WriterLock(watching.folder).release()
 
 
+@pytest.mark.slow
 def test_an_evaluation_whose_client_is_gone_does_not_block_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ from engine.session import benches
 AGENT = Author("agent:claude")
 
 
+@pytest.mark.slow
 def test_a_held_session_is_read_steered_and_followed(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     with held(folder), espalier.Session.open(folder, by=AGENT) as agent, espalier.Session.open(folder) as mine:
@@ -121,6 +122,7 @@ def test_a_failing_callback_is_told() -> None:
         espalier.evaluate("softmax", espalier.code(sessions.source("mine"), "k.cpp"), device="cpu", say=say)
 
 
+@pytest.mark.slow
 def test_a_search_that_cannot_be_recorded_says_so_and_continues_when_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

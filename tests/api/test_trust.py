@@ -45,6 +45,7 @@ def call(root: Path, tool: str, **given: Any) -> str:
     return asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_session_from_elsewhere_is_read_and_not_run(foreign: Path, tmp_path: Path) -> None:
     session = espalier.Session.open("foreign")
     assert session.kernels
@@ -57,6 +58,7 @@ def test_a_session_from_elsewhere_is_read_and_not_run(foreign: Path, tmp_path: P
     assert "not trusted" in call(tmp_path, "profile", session="foreign", kernel="k1")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsandboxed")
 def test_a_problem_from_elsewhere_is_not_run_outside_a_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESPALIER_HOME", str(tmp_path / "home"))

@@ -303,6 +303,7 @@ def test_an_internal_error_is_one_line_and_a_log(espalier: Call, home: Path, mon
     assert "Traceback" in log.read_text()
 
 
+@pytest.mark.slow
 def test_colour_follows_no_color_and_term() -> None:
     code = "import sys; from engine.cli.streams import shows_colour; "
     code += "sys.stdout.isatty = lambda: True; print(shows_colour(sys.stdout))"

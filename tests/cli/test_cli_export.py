@@ -24,6 +24,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_report_is_a_page_or_markdown_by_the_name_of_its_file(espalier: Call, recorded: Path, here: Path) -> None:
     assert espalier("export", "scripted", "--format", "report").out == "wrote scripted.html\n"
     text = (here / "scripted.html").read_text()
@@ -69,6 +70,7 @@ def test_jsonl_contains_every_failure(espalier: Call, recorded: Path, here: Path
     assert {"measured", "mismatch", "crashed", "build_failed", "timed_out"} == set(statuses)
 
 
+@pytest.mark.slow
 def test_several_sessions_go_into_one_file_of_training_data(espalier: Call, recorded: Path, here: Path) -> None:
     sessions.whole(recorded.parent / "second")
     result = espalier("export", "scripted", "second", "scripted", "--format", "jsonl")

@@ -22,6 +22,7 @@ def searched(espalier: Call, monkeypatch: pytest.MonkeyPatch, script: Script, *m
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_waits_are_printed_and_the_failure_once(espalier: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     script = [Limited(after=1), Fails(400, "The prompt is bad.")]
     result = searched(espalier, monkeypatch, script)
@@ -34,6 +35,7 @@ def test_waits_are_printed_and_the_failure_once(espalier: Call, monkeypatch: pyt
     assert re.fullmatch(r"espalier: propose:1 failed, see c1 above; resume with `espalier open \S+` once fixed", last)
 
 
+@pytest.mark.slow
 def test_with_quiet_the_last_line_has_the_reason(espalier: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     result = searched(espalier, monkeypatch, [Fails(400, "The prompt is bad.")], "-q")
     (line,) = result.err.splitlines()
@@ -42,6 +44,7 @@ def test_with_quiet_the_last_line_has_the_reason(espalier: Call, monkeypatch: py
     )
 
 
+@pytest.mark.slow
 def test_a_repeated_call_says_so_after_its_failure(espalier: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     script = [Says("one two", unended=True), Fails(400, "The prompt is bad.")]
     lines = searched(espalier, monkeypatch, script).err.splitlines()
@@ -49,6 +52,7 @@ def test_a_repeated_call_says_so_after_its_failure(espalier: Call, monkeypatch: 
     assert "propose:1 repeating c1 in 1 s, giving up in 1:00:00" in lines[at + 1]
 
 
+@pytest.mark.slow
 def test_an_unusable_reply_is_one_line_a_call(espalier: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     result = searched(espalier, monkeypatch, [Says("no JSON")])
     calls = re.findall(r"(c\d+) failed: the reply has no JSON object", result.err)

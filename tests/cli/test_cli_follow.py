@@ -22,6 +22,7 @@ def test_an_ended_session_is_printed_with_its_tree(espalier: Call, recorded: Pat
     assert (recorded / "journal.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_session_is_watched_while_it_is_written(home: Path, recorded: Path) -> None:
     journal = recorded / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
@@ -52,6 +53,7 @@ def test_a_session_that_no_process_runs_is_printed_with_how_to_resume_it(espalie
     assert result.err == "espalier: no process runs scripted: `espalier open scripted` resumes it\n"
 
 
+@pytest.mark.slow
 def test_a_session_that_another_process_takes_up_meanwhile_is_watched_on(
     espalier: Call, recorded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

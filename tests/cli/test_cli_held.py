@@ -51,6 +51,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "s"
 
 
+@pytest.mark.slow
 def test_every_command_is_answered_by_the_holder(espalier: Call, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.cpp").write_text(sessions.source("mine", "time_us = 70"))
     with held(folder):
@@ -90,6 +91,7 @@ def test_commands_of_an_agent_are_its_own(espalier: Call, folder: Path, monkeypa
     assert any("agent:claude: EndSession" in text and "refused: agent:claude may not end" in text for text in shown)
 
 
+@pytest.mark.slow
 def test_a_prompt_is_answered_and_a_call_cancelled_while_another_process_waits_for_them(
     espalier: Call, folder: Path, tmp_path: Path
 ) -> None:

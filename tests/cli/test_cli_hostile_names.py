@@ -70,6 +70,7 @@ def _is_clean(text: str) -> bool:
     return all(line.isprintable() for line in text.split("\n"))
 
 
+@pytest.mark.slow
 def test_listings_are_printable(hostile: Path, espalier: Call) -> None:
     kernels = [row["kernel"] for row in espalier("kernel", "list", hostile, "--json").json()["kernels"]]
     rows = espalier("kernel", "list", hostile).out
@@ -97,6 +98,7 @@ def test_json_on_a_terminal_holds_no_control_characters(hostile: Path, espalier:
     assert {*CONTROLS} & {*json.dumps(espalier("idea", "list", hostile, "--json").json(), ensure_ascii=False)}
 
 
+@pytest.mark.slow
 def test_a_report_is_printable_and_holds_no_markup_of_a_name(hostile: Path, espalier: Call, tmp_path: Path) -> None:
     for name in ("x.html", "x.md"):
         found = espalier("export", hostile, "--format", "report", "--output", tmp_path / name)

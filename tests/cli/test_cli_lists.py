@@ -81,6 +81,7 @@ def test_doctor_prints_the_memory_plan_of_a_problem(espalier: Call, monkeypatch:
     assert "ESPALIER_MEMORY_GB is 'much': set it to a number of GB" in wrong.err
 
 
+@pytest.mark.slow
 def test_doctor_finds_no_compiler_where_there_is_none(process: Call, tmp_path: Path) -> None:
     result = process("doctor", "--json", env={"PATH": str(tmp_path)})
     checks = {check["name"]: check for check in result.json()["checks"]}
@@ -132,6 +133,7 @@ def test_a_session_is_exported_as_a_bundle_and_as_data(espalier: Call, recorded:
     assert espalier("export", "scripted", "--format", "json", "-o", tmp_path / "s.json", "--force").status == 0
 
 
+@pytest.mark.slow
 def test_without_a_command_and_a_terminal_it_prints_the_help(process: Call) -> None:
     result = process()
     assert result.status == 0

@@ -122,6 +122,7 @@ def test_a_reply_that_is_not_accepted_is_one_line(
     assert state(asked).calls["c3"].status is CallStatus.OPEN
 
 
+@pytest.mark.slow
 def test_a_session_pauses_now_or_on_conditions_and_resumes(espalier: Call, recorded: Path) -> None:
     espalier("session", "limits", "scripted", "--rounds", "9", "--plateau", "none")
     result = espalier("session", "pause", "scripted", "--above-usd", "5", "--before-round", "6")
@@ -257,6 +258,7 @@ def test_a_call_that_is_not_open_cannot_be_cancelled(espalier: Call, asked: Path
     assert state(asked).calls["c3"].status is CallStatus.OPEN
 
 
+@pytest.mark.slow
 def test_a_round_with_a_cancelled_prompt_stops_then_repeats_the_call(espalier: Call, home: Path, pretended: None) -> None:
     espalier("run", "softmax", "--source", "paste", "--rounds", "1", "--session", home / "sessions" / "mine")
     folder = home / "sessions" / "mine"

@@ -161,6 +161,7 @@ def test_the_listing_of_a_sampled_kernel_is_read_from_the_session(
     assert "is damaged" in espalier("kernel", "machine-code", "scripted", "k1").err
 
 
+@pytest.mark.slow
 def test_a_locked_session_and_an_unknown_kernel_are_refused_first(
     espalier: Call, recorded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def test_a_folder_stands_for_the_problems_in_it(folder: Path) -> None:
         named_problems(["softmax", str(folder / "nowhere.py")])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pretended")
 def test_several_problems_share_a_budget_and_the_same_command_continues(espalier: Call, home: Path) -> None:
     first = espalier("run", "softmax", "layernorm", *FEW, "--kernels", 6, "--json")
@@ -83,6 +84,7 @@ def drawn(text: str) -> list[list[str]]:
     return [part.split("\n") for part in re.split(r"\r(?:\x1b\[\d+A)?\x1b\[(?:J|2K)", text)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pretended")
 def test_in_a_terminal_a_table_of_all_problems_stays_below_the_lines(espalier: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.cli.output.is_terminal", lambda stream: True)
@@ -115,6 +117,7 @@ def test_of_more_problems_than_lines_those_worth_most_are_shown(tmp_path: Path) 
     assert "more" not in plain(live_table(problems, 10)[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pretended")
 def test_a_failing_problem_is_named_and_the_others_are_searched(espalier: Call, folder: Path, tmp_path: Path) -> None:
     """The fake bench generates no naive port."""

@@ -79,6 +79,7 @@ def test_a_run_ends_at_its_fraction_of_sol(espalier: Call, tmp_path: Path, sol: 
     assert store.state_of(tmp_path / "s").limits.light == light
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pretended")
 def test_in_mode_ask_a_run_stops_for_approval_and_step_approves(espalier: Call, tmp_path: Path) -> None:
     result = espalier("run", "softmax", *TINY, "--mode", "ask", "--session", tmp_path / "s")
@@ -115,6 +116,7 @@ def test_open_on_the_screen_is_told_what_was_asked_for(espalier: Call, tmp_path:
     assert told == [("open", SavedSession(tmp_path / "s", "cpu", "ask:5", fresh=True))]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pretended")
 def test_fresh_baselines_measure_what_the_search_goes_on_from_again(espalier: Call, tmp_path: Path) -> None:
     espalier("run", "softmax", *TINY, "--mode", "ask", "--session", tmp_path / "s")

@@ -66,6 +66,7 @@ def test_replay_plays_a_bundle_without_importing_it(
     assert sessions(home) == ["scripted"]
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_bundle_is_one_line_and_leaves_nothing(
     espalier: Call, home: Path, packed: Path, tmp_path: Path
 ) -> None:

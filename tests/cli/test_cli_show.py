@@ -73,6 +73,7 @@ def test_a_session_is_shown_and_its_object_extends_that_of_replay(espalier: Call
     assert (found["status"], found["awaiting"], found["usage"]["calls"]) == ("closed", [], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -89,10 +90,12 @@ def test_steering_prints_the_accepted_events_as_json(espalier: Call, recorded: P
     assert {"seq", "at", "by", "kind", "data"} <= found["events"][0].keys()
 
 
+@pytest.mark.slow
 def test_limits_are_printed_as_json(espalier: Call, recorded: Path) -> None:
     assert espalier("session", "limits", "scripted", "--json").json()["limits"]["sol"] == 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pretended")
 @pytest.mark.parametrize("before", [True, False])
 def test_quiet_prints_neither_progress_nor_advice(espalier: Call, tmp_path: Path, before: bool) -> None:
@@ -105,6 +108,7 @@ def test_quiet_prints_neither_progress_nor_advice(espalier: Call, tmp_path: Path
     assert "next" not in espalier("-q", "kernel", "remeasure", tmp_path / "s", "k1").out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pretended")
 def test_verbose_prints_the_time_of_each_piece_of_work(espalier: Call, tmp_path: Path) -> None:
     result = espalier("run", "softmax", *TINY, "--session", tmp_path / "s", "-v")
@@ -115,6 +119,7 @@ def test_verbose_prints_the_time_of_each_piece_of_work(espalier: Call, tmp_path:
     assert "build:k1:0" not in plain.err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pretended")
 def test_waiting_for_somebody_ends_with_3(espalier: Call, home: Path) -> None:
     folder = home / "sessions" / "mine"

@@ -64,6 +64,7 @@ def test_a_forged_reference_and_commands_run_nothing(
     assert not marker.exists()
 
 
+@pytest.mark.slow
 def test_a_fork_of_a_session_that_is_not_trusted_is_not_trusted(
     espalier: Call, stranger: Callable[..., Path], marker: Path, pretended: None, tmp_path: Path
 ) -> None:
@@ -76,6 +77,7 @@ def test_a_fork_of_a_session_that_is_not_trusted_is_not_trusted(
     assert marker.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["source", "writer"])
 def test_a_command_runs_once_it_is_allowed(
     espalier: Call, stranger: Callable[..., Path], marker: Path, pretended: None, role: str
@@ -97,6 +99,7 @@ def test_a_command_runs_once_it_is_allowed(
     assert marker.exists()
 
 
+@pytest.mark.slow
 def test_a_key_goes_to_no_server_that_only_a_journal_names(
     espalier: Call, stranger: Callable[..., Path], pretended: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +119,7 @@ def test_a_key_goes_to_no_server_that_only_a_journal_names(
         assert {request.key for request in server.requests} == {OPENAI_KEY}
 
 
+@pytest.mark.slow
 def test_a_session_made_here_needs_no_question_and_may_gain_a_writer(
     espalier: Call, home: Path, tmp_path: Path, marker: Path, pretended: None
 ) -> None:
@@ -136,6 +140,7 @@ def test_a_session_made_here_needs_no_question_and_may_gain_a_writer(
     assert mine["commands"] == [f"touch {marker}"]
 
 
+@pytest.mark.slow
 def test_a_changed_journal_voids_the_permission(
     espalier: Call, home: Path, stranger: Callable[..., Path], recorded: Path, marker: Path, pretended: None
 ) -> None:
@@ -153,6 +158,7 @@ def test_a_changed_journal_voids_the_permission(
     assert not marker.exists()
 
 
+@pytest.mark.slow
 def test_permission_belongs_to_a_path(
     espalier: Call, stranger: Callable[..., Path], marker: Path, pretended: None, tmp_path: Path
 ) -> None:
@@ -174,6 +180,7 @@ def test_permission_belongs_to_a_path(
     asked_to_trust(espalier, "step", link)
 
 
+@pytest.mark.slow
 def test_a_bundle_is_asked_about_and_may_be_allowed(
     espalier: Call, home: Path, stranger: Callable[..., Path], marker: Path, pretended: None, tmp_path: Path
 ) -> None:
@@ -225,6 +232,7 @@ def test_problems_run_in_the_sandbox_or_after_permission(
     assert not marker.exists()
 
 
+@pytest.mark.slow
 def test_what_names_only_what_ships_needs_no_question_where_there_is_a_sandbox(
     espalier: Call, home: Path, tmp_path: Path, pretended: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +50,7 @@ def applied(step: tuple[str, int, int, int], made: list[Linear], plain: list[int
             return ir.remainder(one, by)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from((1, 2, 3, 4, 6, 8)), min_size=3, max_size=3), st.lists(STEP, min_size=1, max_size=10))
 def test_simplified_indices_keep_their_values(extents: list[int], steps: list[tuple[str, int, int, int]]) -> None:
     loops = [Var(f"i{place}", extent) for place, extent in enumerate(extents)]

@@ -61,6 +61,7 @@ def test_code_follows_the_contract_and_is_reproducible(dialect: Dialect, contrac
     assert all(len(line) <= 200 for line in text.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["X_DIM1", "DIM", "EPS"])
 def test_code_rejects_other_shapes_and_constants(tmp_path: Path, change: str) -> None:
     graph, signature = softmax_graph()

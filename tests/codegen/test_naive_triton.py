@@ -85,6 +85,7 @@ def test_naive_triton_kernel_compiles_for_hopper(bubblewrap: Confinement, cache_
     assert {used.function for used in outcome.resources} == {job.function for job in resolved.jobs}
 
 
+@pytest.mark.slow
 def test_other_shapes_are_rejected_when_it_is_compiled() -> None:
     case = made("shipped softmax")
     text = naive_triton(case.graph, case.signature)
@@ -92,6 +93,7 @@ def test_other_shapes_are_rejected_when_it_is_compiled() -> None:
     assert "tl.static_assert(X_DIM0 == 5 and X_DIM1 == 77" in text
 
 
+@pytest.mark.slow
 def test_what_triton_lacks_is_refused_by_name() -> None:
     found = naive_triton(made("functions").graph, made("functions").signature)
     assert isinstance(found, Unsupported)

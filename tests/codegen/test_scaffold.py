@@ -201,6 +201,7 @@ def running_sums(count: int) -> tuple[Reference, Graph]:
     return reference, Graph((("x", whole),), (), nodes, (nodes[-1].name,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "contract"), [(MAX_LAUNCHES - 1, Contract.PLAN), (MAX_LAUNCHES + 1, Contract.HOST)])
 def test_more_launches_than_a_plan_holds_go_into_a_host_kernel(steps: int, contract: Contract) -> None:
     reference, graph = running_sums(steps)
@@ -235,6 +236,7 @@ def test_grammar_help_fits_on_one_screen() -> None:
         assert word in GRAMMAR
 
 
+@pytest.mark.slow
 def test_scaffolding_loads_no_torch() -> None:
     script = "import sys, engine.codegen.scaffold; sys.exit('torch' in sys.modules)"
     root = Path(__file__).parents[2]

@@ -149,6 +149,7 @@ def test_shapes_outside_the_suite_are_rejected(tmp_path: Path) -> None:
     assert "scaffolded for other shapes" in results[2].stderr
 
 
+@pytest.mark.slow
 def test_a_suite_that_needs_different_steps_is_a_dispatch() -> None:
     cases = [scaled(3, 5), scaled(2, 9000)]
     shapes = [TracedShape(case.signature, case.graph) for case in cases]

@@ -81,6 +81,7 @@ def all_pairs(found: Evidence) -> list[Pair]:
     return pairs
 
 
+@pytest.mark.slow
 @given(evidences(), st.none() | st.integers(HORIZON + 1, 1000), st.booleans())
 def test_far_from_the_end_a_decision_is_what_it_is_without_one(found: Evidence, left: int | None, may_ask: bool) -> None:
     unlimited = decided(found, None, may_ask=may_ask)
@@ -88,12 +89,14 @@ def test_far_from_the_end_a_decision_is_what_it_is_without_one(found: Evidence, 
     assert unlimited.last is None
 
 
+@pytest.mark.slow
 @given(evidences(), st.integers(0, 1000), st.booleans())
 def test_a_playbook_has_no_horizon(found: Evidence, left: int, may_ask: bool) -> None:
     found = replace(found, invents=False)
     assert told(decided(replace(found, left=left), None, may_ask=may_ask)) == told(decided(found, None, may_ask=may_ask))
 
 
+@pytest.mark.slow
 @given(evidences(), st.integers(0, HORIZON), st.booleans())
 def test_near_the_end_nothing_at_hand_is_expected_to_improve_the_best_more(found: Evidence, left: int, may_ask: bool) -> None:
     focus = Focus("k0", 3.0, 0)
@@ -112,6 +115,7 @@ def test_near_the_end_nothing_at_hand_is_expected_to_improve_the_best_more(found
     assert step.focus is None, "no search restarts"
 
 
+@pytest.mark.slow
 @given(evidences(), st.integers(0, HORIZON))
 def test_near_the_end_nothing_is_drawn(found: Evidence, left: int) -> None:
     one, other = (decided(replace(found, left=left, seed=seed), None, may_ask=True) for seed in (1, 2))

@@ -57,6 +57,7 @@ def chosen(needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses = Tri
     return found[0]
 
 
+@pytest.mark.slow
 @given(NEEDS, ROOMS, PROCESSES)
 def test_a_plan_stays_within_the_room_and_each_fallback_needs_less(
     needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses
@@ -69,6 +70,7 @@ def test_a_plan_stays_within_the_room_and_each_fallback_needs_less(
     assert all(after.device_bytes < before.device_bytes for before, after in pairwise(found))
 
 
+@pytest.mark.slow
 @given(NEEDS, ROOMS, PROCESSES, st.integers(1, 100 * GIB))
 def test_more_memory_never_makes_a_problem_unfit(
     needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses, more: int
@@ -78,6 +80,7 @@ def test_more_memory_never_makes_a_problem_unfit(
         assert not isinstance(plans(needs, larger, processes), TooLarge)
 
 
+@pytest.mark.slow
 @given(NEEDS, ROOMS)
 def test_a_plan_covers_what_a_call_holds_at_least(needs: MemoryNeeds, room: MemoryRoom) -> None:
     """Lent memory, the judge's inputs and weights, and what the kernel and eager allocate beside each other."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from support import builders as b
 
 from engine.domain import events as e
@@ -67,6 +68,7 @@ def test_lineage_and_descendants() -> None:
     assert queries.lineage(state, "k9") == ()
 
 
+@pytest.mark.slow
 def test_very_deep_trees_are_handled() -> None:
     chain = [b.drafted(f"k{n}", parent=f"k{n - 1}" if n > 1 else None) for n in range(1, 5001)]
     state = b.fold(*BEGUN, *chain)

@@ -89,6 +89,7 @@ def test_swapping_baseline_and_kernel_inverts_the_interval(logs: list[float]) ->
     assert back.high == pytest.approx(1 / there.low)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", [3, 4, 6, 10])
 def test_noise_gives_no_difference(pairs: int) -> None:
     """A/A: a thousand measurements of a program against itself, with variation between processes."""
@@ -139,6 +140,7 @@ def test_empty_blocks_are_left_out_and_nothing_at_all_is_an_error() -> None:
         pair_log_ratio([[1.0]], [[1.0], [2.0]])
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_the_interval_of_a_screen_contains_its_value(data: st.DataObject) -> None:
     baseline = data.draw(blocks)

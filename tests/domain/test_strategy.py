@@ -136,6 +136,7 @@ def test_reasons_show_what_was_measured_in_plain_words() -> None:
     assert reasons.of_parents(step, step.ask).endswith(": 1 idea left to try there")
 
 
+@pytest.mark.slow
 def test_the_strategy_proposes_and_approves_a_tuning_idea_with_its_reason() -> None:
     class Tunable(b.FakeBench):
         def _drafts(self, state: SessionState, idea_id: str) -> w.Drafts:
@@ -156,6 +157,7 @@ def test_a_rejected_idea_is_not_tried_on_another_lineage() -> None:
     assert all(decided(replace(now, step=step), None, may_ask=False).pair is None for step in range(20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("settings", "repeats"), [({}, False), ({"writer": "playbook"}, False), ({"writer": "paste"}, True)])
 def test_an_idea_of_the_playbook_is_tried_elsewhere_only_if_someone_can_write_it(
     settings: dict[str, str], repeats: bool
@@ -226,6 +228,7 @@ def test_categories_that_gained_elsewhere_are_preferred() -> None:
     assert believed(known(), Constants()).categories == {}
 
 
+@pytest.mark.slow
 def test_a_session_is_a_function_of_its_seed() -> None:
     one, same, other = searched(), searched(), searched(seed=5)
     assert [k.parent for k in one.kernels.values()] == [k.parent for k in same.kernels.values()]

@@ -122,6 +122,7 @@ def test_the_incumbent_is_verified_and_measured_on_this_device(walks: list[Rando
             assert kernel.stage in (Stage.MEASURED, Stage.MEASURE)
 
 
+@pytest.mark.slow
 def test_an_eligible_incumbent_is_replaced_only_by_the_winner_of_a_race(walks: list[RandomWalk]) -> None:
     """In every walk, an eligible incumbent is replaced only after losing a race on its present measurement."""
     raced = 0

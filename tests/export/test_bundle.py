@@ -204,6 +204,7 @@ def test_a_bundle_that_is_too_large_is_rejected_before_it_is_written(
         unpack(archive, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_truncated_bundle_is_rejected(archive: Path, tmp_path: Path) -> None:
     data = archive.read_bytes()
     short = tmp_path / "short.tar.gz"

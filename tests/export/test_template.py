@@ -78,6 +78,7 @@ def test_the_template_s_errors(output: list[float], exact: list[float], wrong: b
     assert (max(errors) > 1e-6) is wrong
 
 
+@pytest.mark.slow
 def test_the_template_checks_an_operator_as_far_as_torch_can() -> None:
     """torch's test of the schema compares tensors before and after: it raises for eight-bit floats."""
     schema = "(Tensor x) -> Tensor"

@@ -173,6 +173,7 @@ FLOODS = {
 """They end long before their time limit."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "words", "seconds"),
     [(*one, 1.0) for one in COMPILERS.values()] + [(*one, 60.0) for one in FLOODS.values()],

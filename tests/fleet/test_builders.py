@@ -45,6 +45,7 @@ def built_on(folder: Path) -> set[str]:
     return {event.to for event in happened(folder, e.WorkAssigned) if event.work.startswith("build:")}  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_kernels_are_built_on_builders_and_tried_on_any_worker(tmp_path: Path) -> None:
     alone = sessions.whole(tmp_path / "alone")
     state, launcher = search(tmp_path / "s", builders=BUILDERS)
@@ -139,6 +140,7 @@ LIES: Mapping[str, tuple[Callable[[bytes], bytes], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("builders", [BUILDERS[:1], BUILDERS])
 def test_a_builder_that_lies_costs_its_own_build_and_is_named(tmp_path: Path, lie: str, builders: tuple[str, ...]) -> None:
@@ -156,6 +158,7 @@ def test_a_builder_that_lies_costs_its_own_build_and_is_named(tmp_path: Path, li
     assert built_on(tmp_path / "s") - {"builder:0"} <= set(builders[1:] or NAMES)
 
 
+@pytest.mark.slow
 def test_a_builder_without_a_compiler_is_named_and_workers_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def compile_(*_: object) -> None:
         raise ToolchainError("nvcc was not found")
@@ -170,6 +173,7 @@ def test_a_builder_without_a_compiler_is_named_and_workers_build(tmp_path: Path,
     assert built_on(tmp_path / "s") >= set(NAMES)
 
 
+@pytest.mark.slow
 def test_a_resumed_session_builds_what_it_built_before_again(tmp_path: Path) -> None:
     """A new engine does not know the binaries of kernels that an earlier one built."""
     launcher = fake_worker.MemoryLauncher(NAMES, builders=BUILDERS)
@@ -249,6 +253,7 @@ def with_versions(changes: Mapping[str, str]) -> Callable[[bytes], bytes]:
     return garble
 
 
+@pytest.mark.slow
 def test_a_builder_with_other_versions_says_so_and_builds(tmp_path: Path) -> None:
     alone = sessions.whole(tmp_path / "alone")
     other = {"torch": "2.1", "nvcc": "9.2\x1b[2J\nnvcc 9.3"}

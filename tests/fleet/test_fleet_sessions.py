@@ -112,6 +112,7 @@ def test_gpus_that_started_beside_one_that_cannot_open_the_problem_are_ended(
     assert all(not link.is_open for link in asyncio.run(run()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_a_fleet_reaches_the_verdicts_of_one_device(tmp_path: Path, count: int) -> None:
     alone = sessions.whole(tmp_path / "alone")
@@ -136,6 +137,7 @@ def test_a_verdict_says_on_which_worker_it_was_measured_and_replay_agrees(tmp_pa
     assert sum(one.verdicts for one in state.workers.values()) >= len(state.kernels)
 
 
+@pytest.mark.slow
 def test_a_worker_on_another_model_is_refused_by_name(tmp_path: Path) -> None:
     alone = sessions.whole(tmp_path / "alone")
     other = replace(FAKE_CPU, name="Another CPU")
@@ -147,6 +149,7 @@ def test_a_worker_on_another_model_is_refused_by_name(tmp_path: Path) -> None:
     assert {event.to for event in happened(tmp_path / "fleet", e.WorkAssigned)} <= set(NAMES)
 
 
+@pytest.mark.slow
 def test_a_session_begins_with_the_worker_that_starts(tmp_path: Path) -> None:
     alone = sessions.whole(tmp_path / "alone")
     state, _ = search(tmp_path / "fleet", garble={"cpu:0": lambda _: b"\xff"})
@@ -259,6 +262,7 @@ LIES: Mapping[str, tuple[Callable[[bytes], bytes], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES)
 def test_a_worker_that_lies_costs_its_own_result_and_is_named(tmp_path: Path, lie: str) -> None:
     garble, words = LIES[lie]

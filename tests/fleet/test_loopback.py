@@ -51,6 +51,7 @@ def test_a_cluster_elsewhere_or_nowhere_is_not_on_loopback(address: str) -> None
     assert not is_on_loopback(address)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 def test_rays_setting_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     ray_start.imported_ray()  # with tokens: Ray reads that at its first import, and tests of this process may start it later

@@ -73,6 +73,7 @@ def test_a_journal_of_any_bytes_is_read_or_refused_in_one_line(tmp_path: Path, d
     survives(data, tmp_path / "s")
 
 
+@pytest.mark.slow
 @QUICK
 @given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), min_size=1, max_size=4), st.booleans())
 def test_a_journal_with_flipped_bits_is_read_or_refused_in_one_line(
@@ -84,6 +85,7 @@ def test_a_journal_with_flipped_bits_is_read_or_refused_in_one_line(
     survives(bytes(data), tmp_path / "s")
 
 
+@pytest.mark.slow
 @QUICK
 @given(st.floats(0, 1), st.floats(0, 1), st.binary(max_size=6), st.booleans())
 def test_a_journal_with_a_part_missing_or_replaced_is_read_or_refused_in_one_line(
@@ -113,6 +115,7 @@ def test_a_journal_with_lines_moved_doubled_or_missing_is_read_or_refused_in_one
     survives(b"".join(lines), tmp_path / "s")
 
 
+@pytest.mark.slow
 @QUICK
 @given(st.integers(0, 2**32), st.sampled_from(["null", "-1", '""', "[]", "{}", "1e999", '"k1"', "true", "9" * 40, '"\\ud800"']))
 def test_a_journal_with_values_of_a_wrong_type_is_read_or_refused_in_one_line(

@@ -127,6 +127,7 @@ def test_a_mangled_problem_is_read_or_rejected(tmp_path: Path, seed: int, junk: 
         one_line(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", list(Dialect))
 def test_very_long_input_is_scanned_quickly(dialect: Dialect) -> None:
     for text in ("(" * 100_000, "a " * 100_000, '"' * 100_001, "/*" * 100_000, "@" * 100_000, 'R"(' * 50_000):

@@ -80,6 +80,7 @@ def number(reply: str) -> int:
     return 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
 def test_over_random_failures_kills_and_cancellations(block: int) -> None:
     answered = 0

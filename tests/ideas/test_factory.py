@@ -104,6 +104,7 @@ def search(folder: Path, mix: Mix, source: str = "openai:fake", tries: int = 1, 
     return state
 
 
+@pytest.mark.slow
 def test_a_session_starts_from_the_naive_port_and_continues_with_ideas_in_words(tmp_path: Path) -> None:
     model = Writer()
     state = search(tmp_path, ideas(model))
@@ -118,6 +119,7 @@ def test_a_session_starts_from_the_naive_port_and_continues_with_ideas_in_words(
     assert model.closed
 
 
+@pytest.mark.slow
 def test_proposers_share_the_rounds_and_another_model_writes(tmp_path: Path) -> None:
     a, b, writer = Writer("openai:a"), Writer("gemini:b"), Writer("openai:w")
     mix = ideas(a, b, writer, source="openai:a=1,gemini:b=1", writer="openai:w")
@@ -129,6 +131,7 @@ def test_proposers_share_the_rounds_and_another_model_writes(tmp_path: Path) -> 
     assert roles >= {("openai:a", "ideas"), ("gemini:b", "ideas"), ("openai:w", "code"), ("openai:w", "repair")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_random_faults_end_no_session_and_every_token_is_counted(tmp_path: Path, seed: int) -> None:
     model = Writer(faults=0.35, seed=seed)
@@ -139,6 +142,7 @@ def test_random_faults_end_no_session_and_every_token_is_counted(tmp_path: Path,
     assert all(k.stage.settled for k in state.kernels.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_repeatedly_killed_session_asks_nothing_twice(tmp_path: Path, seed: int) -> None:
     """Each process lives only for a few questions; the session resumes each time."""
@@ -168,6 +172,7 @@ def test_a_repeatedly_killed_session_asks_nothing_twice(tmp_path: Path, seed: in
     assert len(model.asked) == len(state.calls)
 
 
+@pytest.mark.slow
 def test_a_cap_ends_the_session_before_it_is_exceeded(tmp_path: Path) -> None:
     limits = Limits(rounds=5, tokens=60_000, plateau=None)
     state = search(tmp_path, ideas(Writer()), limits=limits)
@@ -188,6 +193,7 @@ def test_a_rejected_key_stops_the_engine_with_its_reason(tmp_path: Path) -> None
     assert outcome.reasons == {WorkKey.parse("propose:1"): "OPENAI_API_KEY is not taken"}
 
 
+@pytest.mark.slow
 def test_a_fork_answers_from_the_record_and_confirms_before_it_spends(tmp_path: Path) -> None:
     first = search(
         tmp_path / "first",
@@ -270,6 +276,7 @@ def test_tariffs_come_from_the_price_list() -> None:
     assert factory.listed_tariff("command:agent") is None
 
 
+@pytest.mark.slow
 def test_no_sdk_and_no_torch_are_loaded_before_they_are_needed() -> None:
     code = (
         "import sys; from engine.ideas.factory import OpenModel, open_ideas; from engine.ideas.playbook import Playbook; "

@@ -54,6 +54,7 @@ def test_a_cuda_snippet_compiles_for_its_architectures(name: str, arch: str, tmp
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 @pytest.mark.parametrize("name", ["cpu_x86", "cpu_arm"])
 def test_a_cpu_snippet_compiles(name: str, tmp_path: Path) -> None:

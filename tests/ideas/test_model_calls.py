@@ -273,6 +273,7 @@ def test_calls_of_other_models_or_other_work_are_not_reused() -> None:
 REPLIES = st.lists(st.sampled_from(["1", "2", "x", "y", "truncated", "refused", "error"]), min_size=1, max_size=10)
 
 
+@pytest.mark.slow
 @given(REPLIES, st.lists(st.integers(1, 14), max_size=4), st.booleans())
 def test_no_answered_prompt_is_asked_again_after_a_kill(replies: list[str], rooms: list[int], retry_failed: bool) -> None:
     """The process is killed after any recorded event, and the work starts again each time."""

@@ -161,6 +161,7 @@ def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_killed_process_is_released(folder: Path, holder: subprocess.Popen[str]) -> None:
     with pytest.raises(JournalLocked, match=rf"process {holder.pid} since"):
         Journal.open_for_append(folder)
@@ -181,6 +182,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_a_lock_inherited_by_a_child_is_reported_as_such(folder: Path) -> None:
     command = [sys.executable, "-c", _FORK, str(folder)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
@@ -288,6 +290,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.002, 0.01, 0.03])
 def test_a_kill_during_a_write_loses_no_complete_line(tmp_path: Path, delay: float) -> None:
     folder = tmp_path / "killed"
@@ -364,6 +367,7 @@ def test_damage_before_the_end_is_named_and_not_repaired(folder: Path, damage: o
     assert not list(folder.glob("journal.torn-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "use",
     [read, whole_lines, Journal.open_for_append, lambda folder: tail(folder).poll()],
@@ -446,6 +450,7 @@ assert [entry.seq for entry in read(folder).entries] == [0, 1, 2, 3, 4, 5, 6]
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_no_partial_batch_and_the_session_continues(folder: Path) -> None:
     """A file size limit truncates a write like a full disk does."""
     done = subprocess.run([sys.executable, "-c", _FULL, str(folder)], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -503,6 +508,7 @@ for attempt in (Journal.open_for_append, lambda f: Journal.create(f / "below"), 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lock_left", [True, False])
 def test_a_read_only_session_can_be_read_but_not_written(folder: Path, lock_left: bool) -> None:
     """Runs without superuser rights, which would allow writing anywhere."""

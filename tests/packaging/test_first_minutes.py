@@ -103,6 +103,7 @@ def test_ninja_is_found_in_an_environment_that_is_not_activated(monkeypatch: pyt
     assert path.split(os.pathsep) == ["/usr/bin", sysconfig.get_path("scripts")]
 
 
+@pytest.mark.slow
 def test_progress_is_printed_before_torch_is_loaded(tmp_path: Path) -> None:
     """Without a terminal too."""
     variables = {**os.environ, "ESPALIER_HOME": str(tmp_path / "home"), "ESPALIER_CACHE": str(tmp_path / "cache")}

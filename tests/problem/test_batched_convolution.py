@@ -31,6 +31,7 @@ def convolutions(draw: st.DrawFn) -> dict[str, object]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @given(convolutions(), st.sampled_from([1, 40, 1 << 25]))
 def test_equals_torch_s_convolution(case: dict[str, object], at_a_time: int) -> None:
     x, weight, bias = case.pop("x"), case.pop("weight"), case.pop("bias")

@@ -330,6 +330,7 @@ def test_a_stored_tensor_must_be_what_the_definition_says(
     refused(files.write_sol(tmp_path, None, files.workload(inputs=stored)), message)
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_reader_of_safetensors(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     folder = tmp_path_factory.mktemp("bytes")
@@ -354,6 +355,7 @@ def test_a_shape_that_contradicts_the_reference_is_refused(
 BOMB = "a: &a [1,1]\nb: &b [*a,*a,*a]\nfiles: [*b,*b]\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "message"),
     [
@@ -495,6 +497,7 @@ def test_an_operation_that_torch_lacks_is_said_with_the_file_and_field_of_the_re
         outputs(catalog.find(str(folder)))
 
 
+@pytest.mark.slow
 def test_a_repeated_key_and_deep_json_are_refused(tmp_path: Path) -> None:
     folder = files.write_sol(tmp_path)
     (folder / "definition.json").write_text('{"axes": {}, "axes": {}}')

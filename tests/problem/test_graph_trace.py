@@ -40,6 +40,7 @@ def traced(model: nn.Module, *inputs: object, count: int) -> Graph:
     return graph
 
 
+@pytest.mark.slow
 def test_operands_are_inputs_parameters_buffers_and_plain_tensors() -> None:
     x = torch.randn(2, 3)
     graph = trace(Mixed(), (x, [x, x[:1]]), ["x", "pair0", "pair1", "weight", "scale", "offset"])
@@ -60,6 +61,7 @@ def test_a_graph_survives_the_channel() -> None:
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(reply), type=TraceReply) == reply
 
 
+@pytest.mark.slow
 def test_tracing_leaves_the_model_unchanged() -> None:
     model = nn.Sequential(nn.BatchNorm1d(3), Mixed().linear)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -85,6 +87,7 @@ class Placed(nn.Module):
         return product
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [
@@ -104,6 +107,7 @@ def test_nothing_is_changed_in_place(model: nn.Module) -> None:
     assert not [node.target for node in graph.nodes if node.operator.endswith("_") or node.operator == "copy_"]
 
 
+@pytest.mark.slow
 def test_only_nodes_that_the_outputs_need_are_kept() -> None:
     graph = traced(nn.BatchNorm1d(3), torch.randn(4, 3), count=6)
     used = {name for node in graph.nodes for name in references(node.arguments)}
@@ -173,6 +177,7 @@ def test_names_must_match_the_operands() -> None:
         trace(nn.ReLU(), (torch.randn(2),), ["x", "y"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", catalog.shipped_names())
 def test_shipped_problems_are_traced_at_full_size_without_allocating(name: str) -> None:
     """Gigabytes of inputs: on a small machine this passes only if they are not allocated."""
@@ -184,6 +189,7 @@ def test_shipped_problems_are_traced_at_full_size_without_allocating(name: str) 
     assert len(graph.outputs) == len(reference.signature().with_roles(*["output"]))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_reference_that_reads_its_inputs_while_creating_them_is_traced(tmp_path: Path) -> None:
     text = (
         "import torch\nfrom torch import nn\nn = 4\nclass Model(nn.Module):\n    def forward(self, x):\n        return x * 2\n"

@@ -69,6 +69,7 @@ def test_nothing_changes_on_a_cpu() -> None:
     assert torch.equal(inside, torch.rand(60))
 
 
+@pytest.mark.slow
 def test_what_a_constructor_compiles_stays_compiled() -> None:
     """Under a mode of a user's own, torch.compile skips a function, and goes on skipping it."""
     compiled: list[int] = []

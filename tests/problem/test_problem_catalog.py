@@ -228,6 +228,7 @@ def test_an_empty_folder_is_rejected(tmp_path: Path) -> None:
     assert "has no reference.py" in error(str(tmp_path))
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda t: t.encode("utf-8", "surrogatepass"))))
 def test_any_bytes_are_a_problem_or_one_clear_line(tmp_path: Path, data: bytes) -> None:
@@ -266,6 +267,7 @@ def test_settings_apply_to_later_code(first: int, second: float, names: list[str
     assert expected["a"] == scope["a"]
 
 
+@pytest.mark.slow
 def test_the_catalog_and_the_header_load_no_torch() -> None:
     code = "import sys; from engine.problem import catalog, header; catalog.shipped(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(catalog.__file__).parents[2])

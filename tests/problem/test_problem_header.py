@@ -56,6 +56,7 @@ def compile_cpp(text: str, source: str, folder: Path, *flags: str) -> subprocess
     return subprocess.run(command, input=source, text=True, capture_output=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signature", [every_type(), awkward(), Signature((), {})], ids=["types", "awkward", "nothing"])
 def test_cpp_header_compiles_alone_twice_and_before_system_headers(signature: Signature, tmp_path: Path) -> None:
     text = header.render(signature, Dialect.CPP, "small")
@@ -134,6 +135,7 @@ def test_eight_bit_floats_read_and_write_as_torchs(name: str, dtype: str, tmp_pa
     assert torch.equal(read.nan_to_num(12345.0), right.float().nan_to_num(12345.0))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 @pytest.mark.parametrize("kind", ["types", "awkward"])
 def test_cuda_header_compiles_for_device_code(kind: str, tmp_path: Path) -> None:

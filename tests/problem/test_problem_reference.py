@@ -114,6 +114,7 @@ def test_every_scalar_only_signature_renders(name: str) -> None:
         assert "#endif" in header.render(signature, dialect, "full")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", catalog.shipped(), ids=lambda p: p.name)
 def test_signatures_of_shipped_problems_follow_the_abi(problem: object) -> None:
     assert isinstance(problem, type(catalog.find("softmax")))

@@ -77,6 +77,7 @@ def test_packed_sequences_are_run_as_they_are() -> None:
         assert model(packed)[0].data.shape == (6, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_long_recurrence_is_refused_at_once(tmp_path: Path, cell: str) -> None:
     began = time.process_time()

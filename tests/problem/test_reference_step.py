@@ -109,6 +109,7 @@ print("goes on")
 """
 
 
+@pytest.mark.slow
 def test_several_steps_have_a_limit_together() -> None:
     root = str(Path(__file__).parents[2])
     done = subprocess.run(

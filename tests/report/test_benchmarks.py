@@ -31,6 +31,7 @@ def compare(family: str, seeds: int = 2) -> list[quality.Row]:
     return asyncio.run(quality.compare(FAMILIES[family], strategies, BUDGETS, range(seeds)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_comparison_is_deterministic_and_at_equal_budget(family: str) -> None:
     rows = compare(family, 1)
@@ -66,6 +67,7 @@ def test_the_same_seeds_give_the_same_comparison() -> None:
     assert compare("noisy") == compare("noisy")
 
 
+@pytest.mark.slow
 def test_searches_that_run_side_by_side_end_as_one_after_the_other() -> None:
     budgets, strategies = BUDGETS[:1], (quality.ADAPTIVE, quality.SEQUENTIAL)
     with ProcessPoolExecutor(2) as pool:
@@ -102,6 +104,7 @@ def test_an_author_can_be_inverted_and_failures_can_drift() -> None:
     assert FAMILIES["inverted"].world.sight == -1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [TWO_BY_TWO, quality.ADAPTIVE], ids=str)
 def test_a_live_session_grows_the_same_tree(strategy: quality.Strategy, tmp_path: Path) -> None:
     world, make = FAMILIES["dead ends"].world, FAMILIES["dead ends"].make

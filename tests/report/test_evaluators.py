@@ -50,6 +50,7 @@ def test_the_evaluator_runs_as_its_scripts_call_it(checkout: Path, name: str, st
     assert found.seconds > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "status"),
     [

@@ -88,6 +88,7 @@ def test_without_recorded_incumbents_the_line_follows_the_ranking() -> None:
     assert len(set(led)) == len(led) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["layernorm"])
 def test_a_roofline_is_shown_without_counted_operations(name: str) -> None:
     state = store.state_of(SESSIONS / name)

@@ -135,6 +135,7 @@ def test_a_file_without_a_candidate_is_skipped(checkout: Path, tmp_path: Path) -
     assert (found.status, found.reason) == (Status.SKIPPED, "no candidate in the folder")
 
 
+@pytest.mark.slow
 def test_the_time_limit_ends_the_judging(checkout: Path) -> None:
     entry = chosen_entries(checkout, (2,), (), [])[0]
 
@@ -148,6 +149,7 @@ def test_the_time_limit_ends_the_judging(checkout: Path) -> None:
     assert found.seconds < 30
 
 
+@pytest.mark.slow
 def test_the_steps_of_a_file_are_told_while_it_is_judged(checkout: Path) -> None:
     entry = chosen_entries(checkout, (2,), (), [])[0]
     request = Request(str(entry.path), entry.name, "cpu", "own", "full", {}, 0.0)
@@ -184,6 +186,7 @@ def test_the_next_process_starts_while_a_file_is_judged_on_a_gpu_and_ends_with_t
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_process_that_gets_no_file_ends_without_a_word() -> None:
     async def story() -> None:
         process = (await JudgingProcess.start("cpu"))._process

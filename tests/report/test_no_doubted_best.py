@@ -86,6 +86,7 @@ def test_walks_have_doubted_kernels_that_claim_more_than_the_incumbent(states: l
     assert claims > 100
 
 
+@pytest.mark.slow
 def test_no_doubted_kernel_is_the_best_anywhere(states: list[SessionState]) -> None:
     for state in states:
         assert not [kernel.id for kernel in best_ones(state) if corroboration.is_doubted(kernel)]
@@ -118,6 +119,7 @@ def test_a_race_that_is_not_corroborated_is_never_won(states: list[SessionState]
     assert not [race for race in doubted if race.outcome is RaceOutcome.FASTER]
 
 
+@pytest.mark.slow
 def test_every_doubted_kernel_has_a_doubt_and_is_told(states: list[SessionState]) -> None:
     for state in states:
         told = {one.kernel: one for one in summary.summarise(state, Path("s")).doubted}

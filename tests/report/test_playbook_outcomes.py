@@ -22,6 +22,7 @@ def recorded(folder: Path, *problems: str, workers: int = 2, seconds: float = ma
     return recorder
 
 
+@pytest.mark.slow
 def test_every_kernel_of_every_problem_is_recorded_once(tmp_path: Path) -> None:
     recorder = recorded(tmp_path, "softmax", "layernorm", workers=3)
     assert not recorder.troubles

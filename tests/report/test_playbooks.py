@@ -30,6 +30,7 @@ def playground(folder: Path, problem: str) -> playbooks.Playground:
     return playbooks.Playground.read(folder / f"{problem}.jsonl")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", ["softmax", "conv2d_relu_maxpool"])
 def test_a_row_has_every_strategy_and_nothing_is_faster_than_the_fastest(recordings: Path, problem: str) -> None:
     found = playground(recordings, problem)
@@ -42,6 +43,7 @@ def test_a_row_has_every_strategy_and_nothing_is_faster_than_the_fastest(recordi
     assert asyncio.run(playbooks.compared(found, 8, range(2))) == row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", ["softmax", "conv2d_relu_maxpool"])
 def test_the_adaptive_strategy_spends_all_verdicts_of_a_playbook(recordings: Path, problem: str) -> None:
     """Ideas that it kept for later are tried when no other comes: it once ended after nine kernels of 51."""
@@ -91,6 +93,7 @@ def test_a_kernel_without_an_outcome_names_the_command_that_records_it(recording
         asyncio.run(playbooks.searched(replace(found, outcomes={}), ADAPTIVE, 4, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_the_published_recording_has_every_kernel_that_a_search_tries(problem: str) -> None:
     """A playbook that changed needs a new recording."""

@@ -97,12 +97,14 @@ def headings(markdown: str) -> list[str]:
     return re.findall(r"^#+ (.+)$", text, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_page_has_every_part_in_order() -> None:
     found = Reader(render.html(made())).headings
     assert [heading for heading in found if heading in PARTS] == PARTS
     assert headings(render.markdown(made())) == found
 
 
+@pytest.mark.slow
 def test_every_kernel_idea_and_figure_is_on_both_pages() -> None:
     state, _ = showcase.session()
     as_html, as_markdown = " ".join(Reader(render.html(made())).words), render.markdown(made())
@@ -149,6 +151,7 @@ def test_the_charts_are_well_formed() -> None:
             assert 0 <= float(dot.attrib["cy"]) <= height
 
 
+@pytest.mark.slow
 def test_hostile_text_is_plain_text_in_html() -> None:
     clean, dirty = Reader(render.html(made(code="x"))), Reader(render.html(evil()))
     assert not {"script", "img", "style "} & dirty.tags.keys()
@@ -189,11 +192,13 @@ def test_markdown_syntax_is_escaped(text: str, written: str) -> None:
     assert escape_markdown(text) == written
 
 
+@pytest.mark.slow
 def test_the_same_session_gives_the_same_page() -> None:
     assert render.html(made()) == render.html(made())
     assert render.markdown(made()) == render.markdown(made())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("events", [(), (b.opened(),), (b.opened(), b.prepared()), b.first_round(0.5)[:8]])
 def test_a_session_without_results_has_a_page(events: tuple[e.Event, ...]) -> None:
     found = made(b.entries(events))
@@ -202,6 +207,7 @@ def test_a_session_without_results_has_a_page(events: tuple[e.Event, ...]) -> No
     assert "No verified kernel" in render.markdown(found)
 
 
+@pytest.mark.slow
 def test_a_winner_whose_interval_contains_one_is_not_called_faster() -> None:
     found = made(b.entries(b.first_round(0.8)), code="x")
     assert found.winner is not None

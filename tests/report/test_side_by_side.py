@@ -179,6 +179,7 @@ def test_without_tokens_and_without_an_incumbent_a_chart_is_left_out(entries: tu
     assert "no incumbent" in page.html(found)
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_page_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from engine.cli.main import main
 

@@ -93,6 +93,7 @@ def test_readable_paths_are_read_only(bubblewrap: Confinement, tmp_path: Path) -
     assert (lent / "file").read_text() == "hello"
 
 
+@pytest.mark.slow
 def test_a_time_limit_leaves_nothing_behind(confinement: Confinement, tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     hasty = dataclasses.replace(confinement, limits=CommandLimits(seconds=0.5))  # type: ignore[type-var]
@@ -131,6 +132,7 @@ def test_endless_output_is_truncated() -> None:
     assert (result.status, len(result.output)) == (0, 1000)
 
 
+@pytest.mark.slow
 def test_endless_output_ends_at_the_time_limit() -> None:
     result = asyncio.run(run(["sh", "-c", "trap '' TERM; cat /dev/zero"], seconds=0.5, output_bytes=1000))
     assert result.timed_out

@@ -147,6 +147,7 @@ def test_namespaces_are_denied_and_child_processes_are_not(host: Host) -> None:
 PLACE = "(len(os.sched_getaffinity(0)), os.nice(0), os.sched_getscheduler(0))"
 
 
+@pytest.mark.slow
 def test_a_runner_cannot_slow_its_host(host: Host) -> None:
     def here(*lines: str) -> str:
         bare = BareRunner(host)

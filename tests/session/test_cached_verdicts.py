@@ -75,6 +75,7 @@ def test_the_same_kernels_get_the_same_verdicts_and_are_not_tried(tmp_path: Path
     assert best.conditions[-1] == "recorded in first"
 
 
+@pytest.mark.slow
 def test_recorded_races_are_reused_unless_more_effort_is_requested(tmp_path: Path) -> None:
     recorded = whole(tmp_path / "first")
     state, bench = again(tmp_path / "second", recorded, c.RaceKernel("k2"), c.RaceKernel("k2"))

@@ -124,6 +124,7 @@ def test_a_silent_server_is_told_before_the_session_begins(tmp_path: Path) -> No
     assert not made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", [Dialect.CUDA, Dialect.TRITON])
 def test_a_generated_naive_port_has_values_for_its_tunables(dialect: Dialect, tmp_path: Path) -> None:
     """A headless search with --dialect triton ended at its naive port: unknown name 'BLOCK'."""

@@ -31,6 +31,7 @@ async def _follow(source: FollowSource, until_seq: asyncio.Future[int]) -> list[
     return found
 
 
+@pytest.mark.slow
 def test_a_follower_sees_the_events_of_the_live_session(tmp_path: Path) -> None:
     async def act() -> tuple[list[Entry], SessionState, SessionState]:
         end: asyncio.Future[int] = asyncio.get_running_loop().create_future()

@@ -33,6 +33,7 @@ def test_a_fork_that_the_disk_has_no_room_for_leaves_no_session(tmp_path: Path, 
     assert read(tmp_path / "whole").entries == before
 
 
+@pytest.mark.slow
 def test_a_fork_into_a_session_leaves_that_as_it_is(tmp_path: Path) -> None:
     for name in ("whole", "other"):
         sessions.whole(tmp_path / name)

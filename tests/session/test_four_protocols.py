@@ -83,6 +83,7 @@ def test_the_same_replies_grow_the_same_tree_through_each_protocol(tmp_path: Pat
         assert all(call.usage.total and not call.estimated for call in other.calls.values()), protocol
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", SERVERS)
 def test_a_key_in_a_reply_is_kept_nowhere(tmp_path: Path, protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The servers send a reply in four pieces: the key lies across two of them."""

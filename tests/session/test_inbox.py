@@ -153,6 +153,7 @@ def test_a_holder_that_does_not_answer_is_named_and_the_command_is_withdrawn(fol
     assert notes(folder) == []
 
 
+@pytest.mark.slow
 def test_a_holder_that_ends_meanwhile_leaves_the_command_to_the_asker(folder: Path) -> None:
     writer = SessionWriter.open(folder)
     threading.Timer(0.2, writer.close).start()

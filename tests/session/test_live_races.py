@@ -121,6 +121,7 @@ class Interrupted(FakeBench):
         return await super().race(kernel, source, other, other_source, effort, regime, say)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["hangs", "impossible"])
 def test_an_interrupted_race_runs_after_the_next_start(tmp_path: Path, fault: str) -> None:
     bench = Interrupted(tmp_path / "cut", fault)

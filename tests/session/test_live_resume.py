@@ -66,6 +66,7 @@ def test_a_torn_last_line_is_repaired_and_reported(tmp_path: Path, lines: int) -
     assert "torn last line" in resumed.repaired
 
 
+@pytest.mark.slow
 def test_a_session_abandoned_during_a_run_resumes(tmp_path: Path) -> None:
     wanted = tree(whole(tmp_path / "original"))
     folder = tmp_path / "abandoned"

@@ -173,6 +173,7 @@ def test_a_run_can_stop_after_each_round(tmp_path: Path) -> None:
     assert outcomes == [RoundEnded(1), RoundEnded(2), SessionEnded("3 of 3 rounds done"), SessionEnded("3 of 3 rounds done")]
 
 
+@pytest.mark.slow
 def test_rounds_one_by_one_lead_to_the_same_tree(tmp_path: Path) -> None:
     at_once = whole(tmp_path / "at_once")
 
@@ -239,6 +240,7 @@ async def _words(live: LiveSession) -> list[str]:
     return [f"{word.work}: {word.text}" async for word in live.progress()]
 
 
+@pytest.mark.slow
 def test_a_second_process_cannot_write_the_same_session(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom engine.domain.errors import JournalLocked\n"

@@ -39,6 +39,7 @@ def steer(folder: Path, act: Steering, mode: str = "ask", bench: FakeBench | Non
     return state
 
 
+@pytest.mark.slow
 def test_approving_every_round_by_hand_grows_the_tree_of_autopilot(tmp_path: Path) -> None:
     async def approve(live: LiveSession) -> None:
         while live.state.closed is None:

@@ -89,6 +89,7 @@ async def _persistently(live: LiveSession, until: Until) -> Outcome:
     raise AssertionError(f"it never ends: {outcome}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_five_rounds_over_http_count_every_token(tmp_path: Path, kind: str) -> None:
     with KINDS[kind](reply) as server:
@@ -106,6 +107,7 @@ def test_five_rounds_over_http_count_every_token(tmp_path: Path, kind: str) -> N
     assert "sk-test" not in "".join(p.read_text("utf-8", "replace") for p in (tmp_path / "s").rglob("*") if p.is_file())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counters", [True, False], ids=["readable", "unreadable"])
 def test_the_parents_counters_stand_in_the_prompts_where_they_can_be_read(tmp_path: Path, *, counters: bool) -> None:
     folder = tmp_path / "s"
@@ -196,6 +198,7 @@ def _resumed(folder: Path, what: e.SessionOpened, server: ModelServer) -> Sessio
     return store.state_of(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [{"tokens": 60_000}, {"usd": 0.6}])
 def test_a_hard_cap_ends_the_session_before_it_is_exceeded(tmp_path: Path, limits: dict[str, float]) -> None:
     what = settings(limits=Limits(rounds=50, plateau=None, light=None, **limits))  # type: ignore[arg-type]
@@ -212,6 +215,7 @@ def test_a_hard_cap_ends_the_session_before_it_is_exceeded(tmp_path: Path, limit
     assert queries.total_usage(state).total > 0
 
 
+@pytest.mark.slow
 def test_a_pause_condition_pauses_until_the_engineer_resumes(tmp_path: Path) -> None:
     what = settings(limits=Limits(rounds=2, plateau=None, light=None), pauses=Pauses(tokens=1, round=2))
 
@@ -229,6 +233,7 @@ def test_a_pause_condition_pauses_until_the_engineer_resumes(tmp_path: Path) -> 
     assert second == "before round 2"
 
 
+@pytest.mark.slow
 def test_a_session_continues_after_a_cancelled_call(tmp_path: Path) -> None:
     what = settings(limits=Limits(rounds=1, plateau=None, light=None))
 
@@ -249,6 +254,7 @@ def test_a_session_continues_after_a_cancelled_call(tmp_path: Path) -> None:
         assert _resumed(tmp_path / "s", what, server).closed == "1 of 1 rounds done"
 
 
+@pytest.mark.slow
 def test_exhausted_credit_stops_the_search_with_one_line_and_loses_nothing(tmp_path: Path) -> None:
     what = settings()
 
@@ -306,6 +312,7 @@ class TestWhatIf:
         outcome = sessions.run(again)
         return store.state_of(folder), outcome
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("seed", range(3))
     def test_the_same_decisions_are_answered_from_the_record(self, tmp_path: Path, seed: int) -> None:
         """In any order of replies, although kernel ids depend on it."""
@@ -319,6 +326,7 @@ class TestWhatIf:
         assert sources(after) == sources(before)
         assert all(call.recalled for call in after.calls.values())
 
+    @pytest.mark.slow
     def test_another_decision_pauses_before_new_spending(self, tmp_path: Path) -> None:
         with OpenAIServer(reply) as server:
             searched(tmp_path / "first", self.what, server)
@@ -386,6 +394,7 @@ class TestACallIsCancelled:
         assert kernel.failure.kind is FailureKind.BUILD_FAILED
         assert asked == len(state.calls)
 
+    @pytest.mark.slow
     def test_a_round_waits_for_the_engineer_to_add_ideas_or_retry(self, tmp_path: Path) -> None:
         folder = tmp_path / "s"
         state, outcome, asked = self._stopped(folder, CallRole.IDEAS)
@@ -422,6 +431,7 @@ class TestACallIsCancelled:
         assert [k.author.name for k in state.kernels.values() if k.round == 1] == ["openai:test-model"]
         assert sum(call.role is CallRole.IDEAS for call in state.calls.values()) == 1
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("role", [CallRole.CODE, CallRole.REPAIR, CallRole.IDEAS])
     def test_a_kill_right_after_a_cancellation_does_not_repeat_the_call(self, tmp_path: Path, role: CallRole) -> None:
         original = tmp_path / "original"

@@ -155,6 +155,7 @@ def test_an_outage_longer_than_the_patience_parks_the_session_and_a_resume_goes_
     assert {idea.text.category for idea in state.ideas.values()} <= set(CATEGORIES)
 
 
+@pytest.mark.slow
 def test_other_work_goes_on_during_a_wait(tmp_path: Path) -> None:
     """The model is out of reach after its first code: the kernel with that code is built, verified and measured meanwhile."""
 

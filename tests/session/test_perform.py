@@ -99,6 +99,7 @@ def test_the_dialect_follows_the_device_and_the_arguments(device: object, scalar
     assert dialect_of(state) is expected
 
 
+@pytest.mark.slow
 def test_waiting_for_another_process_does_not_count_towards_a_limit(tmp_path: Path) -> None:
     said: list[str] = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
 from support import builders as b
 
 from engine.domain.round_plan import CategoryRate
@@ -13,6 +14,7 @@ from engine.domain.strategy.rates import rates
 from engine.session import priors
 
 
+@pytest.mark.slow
 def test_rates_count_ideas_by_category_and_bottleneck() -> None:
     state = b.walk(b.FakeBench(author=b.MODEL)).state
     found = rates([state, state])
@@ -22,6 +24,7 @@ def test_rates_count_ideas_by_category_and_bottleneck() -> None:
     assert rates([]) == ()
 
 
+@pytest.mark.slow
 def test_only_the_rates_of_the_same_bottleneck_count() -> None:
     state = b.walk(b.FakeBench(author=b.MODEL), strategy="adaptive").state
     assert state.opened is not None

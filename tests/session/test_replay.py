@@ -62,6 +62,7 @@ async def _watch(live: LiveSession, states: list[SessionState]) -> None:
     states.extend([batch.state async for batch in live.batches()])
 
 
+@pytest.mark.slow
 def test_seeking_equals_folding_a_prefix(recording: tuple[e.Entry, ...]) -> None:
     @given(st.lists(st.integers(-5, len(recording) + 5), min_size=1, max_size=6))
     def check(places: list[int]) -> None:

@@ -127,6 +127,7 @@ def test_the_heading_and_the_report_name_the_suite(searched: Searched) -> None:
     assert facts["workloads"] == "suite both: full, small; speedups are geometric means"
 
 
+@pytest.mark.slow
 def test_a_dispatch_of_the_best_kernels_is_judged_and_is_never_a_parent(tmp_path: Path) -> None:
     shapes = tuple(Workload(f"rows_{rows}", {"batch_size": rows, "dim": 64}) for rows in (1, 8, 64, 512, 4096))
     asked = opened()

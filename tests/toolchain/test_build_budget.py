@@ -123,6 +123,7 @@ def _build(code: str, confinement: Confinement) -> BuildOutcome:
     return asyncio.run(build(BuildRequest(code, Dialect.CPP, Contract.HOST, "", {}, "any", "mine.cpp"), confinement))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "reason"),
     [

@@ -46,6 +46,7 @@ def test_the_second_build_is_cached(cache_root: Path) -> None:
     assert first.binary.is_relative_to(cache_root)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cache_root")
 def test_the_key_covers_everything_the_binary_depends_on() -> None:
     key = _built().key
@@ -219,6 +220,7 @@ def test_a_cache_that_cannot_be_created_is_one_line(tmp_path: Path, monkeypatch:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comment_bytes", [0, 200_000], ids=["compiler", "source"])
 def test_a_full_disk_is_one_line(bubblewrap: Confinement, tmp_path: Path, comment_bytes: int) -> None:
     """In a separate mount namespace, the cache gets a disk of 64 KiB."""

@@ -107,6 +107,7 @@ def test_a_tunable_cannot_be_a_constant_of_the_problem() -> None:
     assert reason == "mine.cpp: error: tunable 'N' has the name of a constant in problem.h: rename it"
 
 
+@pytest.mark.slow
 def test_system_files_cannot_be_included(bubblewrap: Confinement, tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("open sesame\n")
     for path in ("/etc/passwd", f"{tmp_path}/secret.txt", "../../../../../../../../etc/passwd"):
@@ -119,6 +120,7 @@ def test_system_files_cannot_be_included(bubblewrap: Confinement, tmp_path: Path
         assert _reason(_request(stolen), bubblewrap) == f"mine.cpp: error: assembler: file not found: {path}"
 
 
+@pytest.mark.slow
 def test_a_template_bomb_is_stopped(confinement: Confinement, cache_root: Path) -> None:
     hasty = dataclasses.replace(confinement, limits=CommandLimits(seconds=1.0))  # type: ignore[type-var]
     outcome = _build(_request(BOMB), hasty)
@@ -138,6 +140,7 @@ def test_a_memory_bomb_is_stopped(confinement: Confinement, monkeypatch: pytest.
     assert "memory" in outcome.reason
 
 
+@pytest.mark.slow
 def test_an_endless_constant_expression_fails() -> None:
     source = 'constexpr long f(long n) { while (true) n++; return n; }\nconstexpr long v = f(1);\nextern "C" void launch() {}\n'
     reason = _reason(_request(source), LimitsOnly(limits=CommandLimits(seconds=20)))

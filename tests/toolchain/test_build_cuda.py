@@ -42,6 +42,7 @@ def _build(request: BuildRequest, confinement: Confinement) -> BuildOutcome:
     return asyncio.run(build(request, confinement))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nvcc")
 def test_a_plan_becomes_device_code(confinement: Confinement) -> None:
     outcome = _build(_request(PLAN), confinement)
@@ -64,6 +65,7 @@ def test_a_host_kernel_becomes_a_shared_object(confinement: Confinement) -> None
     assert len(outcome.resources) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nvcc")
 @pytest.mark.parametrize(
     ("source", "contract", "reason"),
@@ -103,6 +105,7 @@ def test_system_files_cannot_be_included(bubblewrap: Confinement) -> None:
     assert "root:" not in outcome.log
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nvcc")
 def test_each_gpu_architecture_has_a_build_of_its_own() -> None:
     with pytest.raises(ToolchainError, match="not for 'x86_64'"):
@@ -112,6 +115,7 @@ def test_each_gpu_architecture_has_a_build_of_its_own() -> None:
     assert older.key != getattr(_build(_request(PLAN), LimitsOnly()), "key", "")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nvcc")
 def test_instructions_are_counted_or_a_reason_given(confinement: Confinement) -> None:
     outcome = _build(_request(PLAN), confinement)

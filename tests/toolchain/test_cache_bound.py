@@ -81,6 +81,7 @@ _ENTRIES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(
     entries=_ENTRIES, pages=st.integers(0, 150), age=st.integers(0, 40).map(lambda days: (days + 0.5) * DAY) | st.just(math.inf)
 )

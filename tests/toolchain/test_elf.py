@@ -36,12 +36,14 @@ def test_strings_that_name_thread_functions_do_not_count(tmp_path: Path, what: s
     assert not starts_threads(linked(tmp_path, PINNED[what]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["gnu", "sysv", "both"])
 @pytest.mark.parametrize("what", FREE)
 def test_imports_that_start_threads_are_found(tmp_path: Path, what: str, style: str) -> None:
     assert starts_threads(linked(tmp_path, FREE[what], f"-Wl,--hash-style={style}"))
 
 
+@pytest.mark.slow
 def test_symbols_are_read_without_section_headers(tmp_path: Path) -> None:
     image = bytearray(linked(tmp_path, FREE["pthread"]).read_bytes())
     image[0x28:0x30] = bytes(8)

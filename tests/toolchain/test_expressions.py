@@ -87,6 +87,7 @@ def test_errors_point_at_the_place(text: str, column: int, message: str) -> None
     assert (caught.value.line, caught.value.column) == (12, 30 + column)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60) | st.text("()+-*/%<>=!,0123456789 NBLOCKminaxceil_dv", max_size=60))
 def test_any_text_parses_or_raises_a_code_error(text: str) -> None:
     with contextlib.suppress(KernelCodeError):

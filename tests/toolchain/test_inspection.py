@@ -96,6 +96,7 @@ def shipped(problem: str, kernel: str, arch: str) -> BuildRequest:
     return BuildRequest(source.text, source.dialect, source.contract, text, chosen, arch, kernel)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "some", "none"),
     [

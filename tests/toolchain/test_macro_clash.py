@@ -81,6 +81,7 @@ def test_gxx_clashes_are_named(declaration: str, column: int, words: str) -> Non
     assert reason.endswith(f": {words}; choose another name")
 
 
+@pytest.mark.slow
 @CLASHES
 @pytest.mark.usefixtures("cache_root", "nvcc")
 def test_nvcc_clashes_are_named(declaration: str, column: int, words: str) -> None:

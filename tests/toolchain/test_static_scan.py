@@ -166,6 +166,7 @@ def test_the_number_of_findings_is_limited() -> None:
     assert len(static_scan("\n".join(f"int a{n} = SYS_n{n};" for n in range(500)), Dialect.CPP)) <= 12
 
 
+@pytest.mark.slow
 @given(st.text(), st.sampled_from(list(Dialect)))
 def test_any_text_can_be_scanned(text: str, dialect: Dialect) -> None:
     for found in static_scan(text, dialect):

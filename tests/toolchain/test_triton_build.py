@@ -100,6 +100,7 @@ def test_descriptors_in_the_kernel_get_scratch_and_gluon_compiles(bubblewrap: Co
     assert plan.launches[1].kernel == "copy"
 
 
+@pytest.mark.slow
 @installed
 @pytest.mark.parametrize(
     ("old", "new", "words"),

@@ -33,6 +33,7 @@ def test_blocks_hold_every_element_once(*, own_type: bool, monkeypatch: pytest.M
     assert torch.cat([b for _, b in found]).equal(other.reshape(-1))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=60))
 @settings(max_examples=60, deadline=None)
 def test_errors_are_those_of_the_whole_tensor(values: list[tuple[float, float]]) -> None:
@@ -57,6 +58,7 @@ def test_moments_are_those_of_the_whole_tensor(values: list[float]) -> None:
     assert found.rms == pytest.approx(float(whole.norm()) / math.sqrt(len(values)))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(ODD, ODD), min_size=1, max_size=40))
 @settings(max_examples=100, deadline=None)
 def test_what_is_not_finite_is_found_in_every_block(values: list[tuple[float, float]]) -> None:

@@ -134,6 +134,7 @@ def returning(folder: Path, expression: str) -> Reference:
     return Reference(problem, next(iter(problem.workloads)), "cpu")
 
 
+@pytest.mark.slow
 def test_limits_are_per_output_for_a_single_number(tmp_path: Path) -> None:
     reference = returning(tmp_path, "(torch.relu(x), (x * x).mean())")
     calibration = calibrate(reference, "class")
@@ -178,6 +179,7 @@ def test_notes_from_calling_the_reference_are_reported(tmp_path: Path) -> None:
     assert [n for n in told if "in place" in n] == ["the reference changes its inputs in place; kernels may do so too"]
 
 
+@pytest.mark.slow
 def test_sequential_summation_passes_with_outliers() -> None:
     problem = catalog.find(str(Path(__file__).parent / "problems" / "scaled_softmax"))
     reference = Reference(problem, problem.workloads[0], "cpu")
@@ -262,6 +264,7 @@ def _softmax_in_loops(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return powers / total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("computed", "in_loops"),
     [("a @ b", _product_in_loops), ("torch.softmax(a, 1) + 0 * b.sum()", _softmax_in_loops)],
@@ -306,6 +309,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 def test_a_quantisation_may_multiply_by_the_reciprocal(tmp_path: Path) -> None:
     """Some numbers lie so close to a half that the last place of the scale decides."""
     file = tmp_path / "quantised.py"
@@ -415,6 +419,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 def test_where_float64_is_missing_another_order_of_summation_is_right(tmp_path: Path) -> None:
     """Compared with float32, eager's own error is zero: the limit comes from inputs moved in the last place."""
     file = tmp_path / "theirs.py"

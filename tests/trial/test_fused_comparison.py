@@ -182,6 +182,7 @@ def test_nothing_has_no_error(fused: EmulatedComparison) -> None:
     assert [name for name, _ in fused.launched] == ["moments"] * 3
 
 
+@pytest.mark.slow
 @given(st.integers(0, 7), st.integers(0, 3), st.sampled_from(FLOATS))
 @EACH
 def test_parts_of_tensors_at_any_address(fused: EmulatedComparison, skipped: int, also: int, dtype: torch.dtype) -> None:

@@ -187,6 +187,7 @@ def test_an_unsupported_type_is_rejected() -> None:
         device_memory.ArrayInterface(4096, 12, "quint8")
 
 
+@pytest.mark.slow
 def test_importing_needs_neither_torch_nor_the_bindings() -> None:
     program = (
         "import sys; import engine.trial.runner.gpu_launch, engine.trial.shared.cuda.device_memory;"

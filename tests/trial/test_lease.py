@@ -98,6 +98,7 @@ def start(folder: Path) -> Iterator[Callable[..., Holder]]:
         one.kill()
 
 
+@pytest.mark.slow
 def test_processes_hold_the_device_in_the_order_in_which_they_asked(start: Callable[..., Holder]) -> None:
     first = start()
     first.until("has it")
@@ -141,6 +142,7 @@ def test_sets_of_cores_exclude_each_other_only_where_they_overlap(folder: Path) 
     asyncio.run(act())
 
 
+@pytest.mark.slow
 def test_a_killed_holder_and_a_killed_waiter_give_their_places_back(start: Callable[..., Holder]) -> None:
     first, second, third = start(), None, None
     first.until("has it")
@@ -155,6 +157,7 @@ def test_a_killed_holder_and_a_killed_waiter_give_their_places_back(start: Calla
     third.release()
 
 
+@pytest.mark.slow
 def test_a_stopped_holder_is_named_as_stopped(start: Callable[..., Holder]) -> None:
     first, second = start(), start()
     holder, waiter = (first, second) if first.line() == "has it" else (second, first)
@@ -178,6 +181,7 @@ def test_tickets_that_nobody_holds_are_skipped(folder: Path, start: Callable[...
     assert sorted(path.name for path in place.iterdir()) == ["device", "notes.txt", "queue"]
 
 
+@pytest.mark.slow
 def test_two_never_hold_it_even_if_the_tickets_are_deleted(folder: Path, start: Callable[..., Holder]) -> None:
     first = start()
     first.until("has it")
@@ -196,6 +200,7 @@ def test_two_never_hold_it_even_if_the_tickets_are_deleted(folder: Path, start: 
     assert asyncio.run(joined())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="starting a process as another user needs root")
 @pytest.mark.parametrize(("holder", "waiter"), [(None, NOBODY), (NOBODY, None)])
 def test_two_users_wait_for_each_other(start: Callable[..., Holder], holder: int | None, waiter: int | None) -> None:
@@ -259,6 +264,7 @@ def test_uses_overlap_and_nest_without_waiting(folder: Path) -> None:
     assert lease.queues() == ()
 
 
+@pytest.mark.slow
 def test_an_idle_holder_gives_way_even_if_its_event_loop_stands_still(folder: Path, start: Callable[..., Holder]) -> None:
     evicted: list[float] = []
     mine = Lease("cpu", lambda: evicted.append(time.monotonic()))
@@ -278,6 +284,7 @@ def test_an_idle_holder_gives_way_even_if_its_event_loop_stands_still(folder: Pa
     mine.close()
 
 
+@pytest.mark.slow
 def test_a_busy_holder_gives_way_between_two_uses(
     folder: Path, start: Callable[..., Holder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +305,7 @@ def test_a_busy_holder_gives_way_between_two_uses(
     mine.close()
 
 
+@pytest.mark.slow
 def test_cancelling_a_wait_leaves_no_ticket(folder: Path, start: Callable[..., Holder]) -> None:
     first = start()
     first.until("has it")

@@ -67,6 +67,7 @@ def answer(at: Bed) -> None:
     at.outputs(0)[0].copy_(torch.softmax(x * weight, 1))
 
 
+@pytest.mark.slow
 def test_inputs_that_are_not_kept_are_drawn_again_for_the_check(bed: Bed) -> None:
     for distribution in bed.calibration.distributions:
         bed.refill(0, distribution)
@@ -94,6 +95,7 @@ def test_outputs_wait_on_the_host_and_later_writes_do_not_count(bed: Bed) -> Non
     assert bed.check(0, "own", copies).ruling.passed
 
 
+@pytest.mark.slow
 def test_outputs_that_are_left_where_they_are_must_not_change(bed: Bed) -> None:
     bed.refill(0)
     answer(bed)
@@ -171,6 +173,7 @@ def beds(limit: int = 0) -> Beds:
     return Beds(request, device, reference, [], TrialProcesses(pairs=6), pool, KnownCalibrations(b"", "class"))
 
 
+@pytest.mark.slow
 def test_a_hold_out_s_float64_runs_in_slices_where_the_workload_s_does(monkeypatch: pytest.MonkeyPatch) -> None:
     found = beds()
     holdout = Reference(tiny(), Workload("hold-out", {"rows": 6, "width": 32}))
@@ -237,6 +240,7 @@ def test_no_reference_runs_for_the_plan_of_another_workload(tmp_path: Path) -> N
     assert [one.workload for one in found.other_workloads()] == ["full"]
 
 
+@pytest.mark.slow
 def test_each_fallback_is_more_frugal_and_still_judges() -> None:
     found = beds()
     seen = [found.plan.device_bytes]

@@ -262,6 +262,7 @@ def test_blocks_do_not_matter_and_every_wrong_element_is_counted(shape: list[int
     assert all(list(e.index) in places for e in whole.examples)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=3), st.data())
 def test_a_box_is_named_by_its_bounds(shape: list[int], data: st.DataObject) -> None:

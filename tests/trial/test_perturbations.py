@@ -113,6 +113,7 @@ def of_squares(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
     return ((flat - mean) * torch.rsqrt(variance + 1e-5)).reshape(x.shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "settings", "shortcut"),
     [
@@ -258,6 +259,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 def test_a_kernel_that_leaves_out_a_zero_point_that_is_always_zero_fails(tmp_path: Path) -> None:
     (tmp_path / "reference.py").write_text(ZERO_POINT)
     problem = catalog.find(str(tmp_path))
@@ -368,6 +370,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "partial"),
     [
@@ -417,6 +420,7 @@ def of_real_products(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.complex(a @ c - b @ d, a @ d + b @ c)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("forward", "kernel", "right"),
     [
@@ -468,6 +472,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "right"),
     [

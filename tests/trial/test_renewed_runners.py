@@ -58,6 +58,7 @@ def test_the_next_kernel_gets_the_same_process_and_nothing_of_the_last(bench: Be
         assert found in POISONS
 
 
+@pytest.mark.slow
 def test_twenty_kernels_leave_no_descriptor_and_no_mapping(bench: Bench) -> None:
     counts = []
     for number in range(20):
@@ -132,6 +133,7 @@ def test_a_renewal_that_fails_costs_no_kernel_its_verdict(bench: Bench) -> None:
         assert bench.call(second, b"count")[:2] == [1, 1]
 
 
+@pytest.mark.slow
 def test_at_most_so_many_processes_wait(bench: Bench) -> None:
     runners = [bench.runner() for _ in range(MOST + 1)]
     for runner in runners:
@@ -143,6 +145,7 @@ def test_at_most_so_many_processes_wait(bench: Bench) -> None:
         runner.close()
 
 
+@pytest.mark.slow
 def test_a_kernel_with_host_code_meets_no_process_of_another(bench: Bench) -> None:
     """Neither one that waits nor one that is in use: it is ended, not renewed."""
     with bench.runner() as waiting:

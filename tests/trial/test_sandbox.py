@@ -160,6 +160,7 @@ class TestConfined:
         yield found
         found.close()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "place",
         [
@@ -295,6 +296,7 @@ LEFT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lines", LEFT.values(), ids=list(LEFT))
 def test_processes_left_behind_are_killed(host: Host, lines: tuple[str, ...], mark: str) -> None:
     bare = BareRunner(host)
@@ -392,6 +394,7 @@ def test_a_frozen_runner_does_not_run(bare: BareRunner) -> None:
     assert bare.values()[0] != still
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "kind", "reason"),
     [

@@ -120,6 +120,7 @@ UNSAFE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "words"), UNSAFE.values(), ids=list(UNSAFE))
 def test_unsafe_code_is_found_at_its_line(stand: Stand, line: str, words: str) -> None:
     text = kernel(f"{HONEST}\n{line}")
@@ -151,12 +152,14 @@ def test_a_hanging_kernel_is_stopped(stand: Stand, monkeypatch: pytest.MonkeyPat
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["std::_Exit(0);", "std::abort();", "std::exit(7);"])
 def test_an_early_exit_is_a_finding(stand: Stand, line: str) -> None:
     found = stand.sanitized(kernel(line, "#include <cstdlib>"))
     assert found.findings
 
 
+@pytest.mark.slow
 def test_a_failed_sanitizer_build_is_a_note_and_not_a_finding(stand: Stand) -> None:
     broken = "#if defined(__SANITIZE_ADDRESS__)\n#error not here\n#endif\n"
     found = stand.sanitized(kernel(HONEST, broken))
@@ -165,6 +168,7 @@ def test_a_failed_sanitizer_build_is_a_note_and_not_a_finding(stand: Stand) -> N
     assert "does not build with sanitizers" in found.note
 
 
+@pytest.mark.slow
 def test_the_harness_cannot_read_the_user_s_files(stand: Stand, tmp_path: Path) -> None:
     """The program runs in the builder's confinement."""
     if asyncio.run(confinement()).sandbox != "bubblewrap":
@@ -266,6 +270,7 @@ def test_a_missing_compute_sanitizer_is_a_note(tmp_path: Path, monkeypatch: pyte
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc", path=f"{os.environ['PATH']}:{DEFAULT_CUDA}") is None, reason="needs nvcc")
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_each_tool_runs_and_reports_its_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = MEMCHECK.replace("'", "")
@@ -276,6 +281,7 @@ def test_each_tool_runs_and_reports_its_findings(tmp_path: Path, monkeypatch: py
     assert found.note == ""
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_a_broken_tool_is_a_note_and_not_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = sanitized_on_gpu(pretended(tmp_path, "echo 'no device'; exit 1"), tmp_path / "cache", monkeypatch)

@@ -146,6 +146,7 @@ def refusing(reference: Reference, calibration: Calibration, kernel: Callable[..
     return [d for d in calibration.distributions if not passes(reference, calibration, kernel, d)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SLIPS)
 def test_a_slip_that_uniform_inputs_hide_is_refused_and_the_reference_passes(tmp_path: Path, name: str) -> None:
     slip = SLIPS[name]

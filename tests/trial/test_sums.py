@@ -254,6 +254,7 @@ def running_product(x: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Ten
     return torch.from_numpy(np.cumprod(rounded(x).numpy(), axis=1, dtype=np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_a_plain_loop_for_a_running_product_is_honest(tmp_path: Path) -> None:
     """torch's own is in float64 on a CPU: every such loop was refused."""
@@ -297,6 +298,7 @@ def fused_softmax(x: torch.Tensor, add: Sum) -> torch.Tensor:
     return torch.exp((x.double() * weights.double() - top).float()) / add(torch.exp(x * weights - top))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
     ("expression", "computed"),

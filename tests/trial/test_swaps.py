@@ -60,6 +60,7 @@ def test_swaps_keep_symmetry(dtype: torch.dtype) -> None:
         assert torch.equal(moved.diagonal(dim1=1, dim2=2), before.diagonal(dim1=1, dim2=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_swaps_keep_matrices_positive_definite(dtype: torch.dtype) -> None:
     factors = torch.randn(3, 64, 64, dtype=dtype)

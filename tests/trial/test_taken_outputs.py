@@ -24,6 +24,7 @@ def test_any_changed_bit_changes_the_fingerprint(size: int, place: int, bit: int
     assert secret.compute([bytes_]) != before
 
 
+@pytest.mark.slow
 @given(st.integers(2, 60))
 def test_moved_elements_change_it_also_in_other_blocks(size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -55,6 +55,7 @@ def answer(at: Bed, slot: int) -> None:
     at.outputs(slot)[0].copy_(torch.softmax(x * weight, 1))
 
 
+@pytest.mark.slow
 def test_right_output_passes_and_the_previous_call_s_does_not(bench: Bed) -> None:
     bench.refill(0)
     answer(bench, 0)
@@ -65,6 +66,7 @@ def test_right_output_passes_and_the_previous_call_s_does_not(bench: Bed) -> Non
     assert not bench.check(0).ruling.passed
 
 
+@pytest.mark.slow
 def test_inputs_are_fresh_per_call_and_weights_per_process(bench: Bed) -> None:
     seen = []
     for slot in (0, 0, 1):
@@ -77,6 +79,7 @@ def test_inputs_are_fresh_per_call_and_weights_per_process(bench: Bed) -> None:
     assert not torch.equal(inputs(bench, 0)[1], seen[0][1])
 
 
+@pytest.mark.slow
 def test_a_module_s_weights_are_lent_before_a_call_and_drawn_while_it_loads(bench: Bed) -> None:
     before = bench.draw_weights()
     bench.new_model()
@@ -89,6 +92,7 @@ def test_a_module_s_weights_are_lent_before_a_call_and_drawn_while_it_loads(benc
     assert torch.equal(inputs(bench, 0)[1], weight)
 
 
+@pytest.mark.slow
 def test_weights_that_no_module_constructs_are_drawn_where_that_is_fast(bench: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The expected outputs are those of the weights that were lent, wherever they were drawn."""
     drawn: list[bool] = []
@@ -107,6 +111,7 @@ def test_weights_that_no_module_constructs_are_drawn_where_that_is_fast(bench: B
     assert drawn == [False, True]
 
 
+@pytest.mark.slow
 def test_the_reference_runs_once_for_calls_on_the_same_inputs(bench: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
     exact_of = Reference.exact_of
@@ -125,6 +130,7 @@ def test_the_reference_runs_once_for_calls_on_the_same_inputs(bench: Bed, monkey
     assert len(ran) > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keeps", [True, False])
 def test_swapped_elements_are_lent_and_expected(keeps: bool) -> None:
     reference = Reference(tiny(), SMALL)
@@ -149,6 +155,7 @@ def test_swapped_elements_are_lent_and_expected(keeps: bool) -> None:
     at.close()
 
 
+@pytest.mark.slow
 def test_drawn_inputs_are_not_visible_before_release(bench: Bed) -> None:
     bench.refill(0)
     before = inputs(bench, 0)[0].clone()
@@ -158,6 +165,7 @@ def test_drawn_inputs_are_not_visible_before_release(bench: Bed) -> None:
     assert not torch.equal(inputs(bench, 0)[0], before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("poison", guards.POISONS)
 def test_unwritten_elements_are_reported_with_their_position(bench: Bed, monkeypatch: pytest.MonkeyPatch, poison: int) -> None:
     monkeypatch.setattr(test_bed.secrets, "choice", lambda _: poison)
@@ -185,6 +193,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "expression",
     [
@@ -209,6 +218,7 @@ def test_outputs_equal_to_a_poison_must_still_be_written(expression: str) -> Non
     assert passed < 40, "unwritten elements passed under every poison"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("offset", "why"),
     [
@@ -228,6 +238,7 @@ def test_a_write_outside_the_outputs_is_a_violation_once(bench: Bed, offset: Cal
     assert bench.check(0).violation == ""
 
 
+@pytest.mark.slow
 def test_a_violation_is_not_blamed_on_the_next_kernel(bench: Bed) -> None:
     bench._outputs.raw(0, 64).fill_(0)
     bench.new_model()
@@ -236,6 +247,7 @@ def test_a_violation_is_not_blamed_on_the_next_kernel(bench: Bed) -> None:
     assert bench.check(0).violation == ""
 
 
+@pytest.mark.slow
 def test_a_modified_input_is_a_violation(bench: Bed) -> None:
     bench.refill(0)
     answer(bench, 0)
@@ -243,6 +255,7 @@ def test_a_modified_input_is_a_violation(bench: Bed) -> None:
     assert bench.check(0).violation == "changed its parameter weight"
 
 
+@pytest.mark.slow
 def test_outputs_written_after_the_reply_are_detected(bench: Bed) -> None:
     bench.refill(0)
     watch = bench.watch(0)
@@ -254,6 +267,7 @@ def test_outputs_written_after_the_reply_are_detected(bench: Bed) -> None:
     assert watch.outputs_changed()
 
 
+@pytest.mark.slow
 def test_calls_of_a_burst_that_look_left_out_are_named(bench: Bed) -> None:
     """One call of a burst is checked: one of eight that was left out passed in seven of eight."""
     slots = range(bench.slots)
@@ -277,6 +291,7 @@ def test_calls_of_a_burst_that_look_left_out_are_named(bench: Bed) -> None:
     assert seen() == ()
 
 
+@pytest.mark.slow
 def test_outputs_that_could_not_be_read_at_the_reply_are_not_believed_later(bench: Bed) -> None:
     bench.refill(0)
     (right,) = bench.outputs(0)
@@ -289,6 +304,7 @@ def test_outputs_that_could_not_be_read_at_the_reply_are_not_believed_later(benc
         watch.outputs_changed()
 
 
+@pytest.mark.slow
 def test_kernels_of_a_race_write_to_memory_of_their_own(bench: Bed) -> None:
     """What one of them does to its memory must not slow the other."""
     files = []
@@ -335,6 +351,7 @@ class Memory:
         return torch.index_select(self.made.view(-1).view(words.dtype), 0, where)
 
 
+@pytest.mark.slow
 def test_jitter_is_zero_for_equal_bits_and_large_for_a_data_race(bench: Bed) -> None:
     bench.refill(0)
     answer(bench, 0)
@@ -370,6 +387,7 @@ def test_lent_memory_cannot_be_resized_or_resealed(writable: bool) -> None:
     arena.close()
 
 
+@pytest.mark.slow
 def test_the_problem_s_own_distribution_is_always_judged(bench: Bed) -> None:
     assert bench.calibration.distributions[0] == OWN
 
@@ -379,6 +397,7 @@ def of(expression: str) -> Bed:
     return make(replace(tiny(), reference=ALL_NAN.format(expression), workloads=(), holdouts={}), Workload("full", {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("expression", "poison"), [("(x > 9).int() - 1", 0xFF), ("(x > 9).to(torch.int8) + 0x5B", 0x5B)])
 def test_a_right_output_equal_to_poison_is_not_reported_as_unwritten(
     monkeypatch: pytest.MonkeyPatch, expression: str, poison: int
@@ -432,6 +451,7 @@ def test_eager_passes_on_an_ill_conditioned_input(monkeypatch: pytest.MonkeyPatc
     at.close()
 
 
+@pytest.mark.slow
 def test_only_integers_decided_by_rounding_may_differ() -> None:
     at = of("torch.round(x * 100).to(torch.int32)")
     at.refill(0)

@@ -95,6 +95,7 @@ def test_an_unknown_policy_is_rejected_with_the_list(text: str) -> None:
         make_policy(text, PrecisionClass.FP32, CLASSES, torch.float32)
 
 
+@pytest.mark.slow
 def test_a_looser_class_is_requested_by_name() -> None:
     _, strict = softmax(512, "class")
     _, loose = softmax(512, "class:half")

@@ -69,6 +69,7 @@ def refused(reference: Reference, calibration: Calibration, distribution: str, k
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [in_a_loop, in_float64])
 def test_an_honest_sum_is_right_on_all_inputs(tmp_path: Path, kernel: Kernel) -> None:
     reference, calibration = calibrated(tmp_path, REFERENCE)
@@ -76,11 +77,13 @@ def test_an_honest_sum_is_right_on_all_inputs(tmp_path: Path, kernel: Kernel) ->
     assert not any(found.values()), found
 
 
+@pytest.mark.slow
 def test_sums_of_ties_may_have_either_sign(tmp_path: Path) -> None:
     reference, calibration = calibrated(tmp_path, SIGNS_OF_COLUMNS)
     assert not refused(reference, calibration, "ties", lambda x: (x @ x.t(), torch.einsum("ij->j", x) > 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel",
     [

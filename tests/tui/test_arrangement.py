@@ -26,6 +26,7 @@ WIDTHS = st.dictionaries(st.sampled_from(list(Column)), st.integers(16, 200))
 SHOWN = st.dictionaries(st.sampled_from(list(Column)[1:]), st.sampled_from(list(Shown)))
 
 
+@pytest.mark.slow
 @given(WIDTHS, SHOWN, SHARES, SHARES)
 def test_a_layout_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory,

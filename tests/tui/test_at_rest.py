@@ -57,6 +57,7 @@ def test_a_paused_replay_draws_nothing(
     assert drawn == []
 
 
+@pytest.mark.slow
 def test_an_event_repaints_what_it_changes_and_not_the_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "session"
     sessions.whole(folder)
@@ -182,6 +183,7 @@ def test_changes_are_drawn_less_often_while_work_runs(screen_of: Callable[..., _
     assert screen.frames == [100.0, 100.25, 100.5, 100.75]
 
 
+@pytest.mark.slow
 def test_a_closed_screen_is_told_of_no_change(tmp_path: Path) -> None:
     folder = tmp_path / "session"
     sessions.whole(folder)
@@ -200,6 +202,7 @@ def test_a_closed_screen_is_told_of_no_change(tmp_path: Path) -> None:
     asyncio.run(act())
 
 
+@pytest.mark.slow
 def test_playing_pausing_and_speed_are_drawn_without_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "session"
     sessions.whole(folder)
@@ -223,6 +226,7 @@ def test_playing_pausing_and_speed_are_drawn_without_the_clock(tmp_path: Path, m
     asyncio.run(act())
 
 
+@pytest.mark.slow
 def test_a_screen_that_is_being_closed_is_not_seen(tmp_path: Path) -> None:
     folder = tmp_path / "session"
     sessions.whole(folder)

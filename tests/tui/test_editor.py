@@ -63,6 +63,7 @@ def test_ctrl_c_in_the_editor_is_the_editors(tmp_path: Path, windows: list[Windo
     window.sees(b"Keys and symbols")
 
 
+@pytest.mark.slow
 def test_the_form_for_code_writes_keys_as_everywhere_else() -> None:
     async def act() -> None:
         app, form = ui.app(), CodeForm("Write", "k.cpp", "", ("k.cpp", ""))

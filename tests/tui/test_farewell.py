@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support import ui
 from support.ui import Watch, until
 from textual.pilot import Pilot
@@ -13,6 +14,7 @@ from tui.app import EspalierApp
 from tui.viewmodel.farewell import farewell
 
 
+@pytest.mark.slow
 def test_leaving_names_what_waits_and_how_to_resume(tmp_path: Path) -> None:
     left: list[EspalierApp] = []
 
@@ -26,6 +28,7 @@ def test_leaving_names_what_waits_and_how_to_resume(tmp_path: Path) -> None:
     assert "\n" not in app.farewell
 
 
+@pytest.mark.slow
 def test_leaving_an_ended_session_names_the_incumbent_and_the_replay(tmp_path: Path) -> None:
     left: list[EspalierApp] = []
 

@@ -38,6 +38,7 @@ def test_what_was_read_is_frozen_where_it_is_much(count: int, is_frozen: bool) -
     assert (gc.get_freeze_count() >= before + len(kept)) is is_frozen
 
 
+@pytest.mark.slow
 def test_collections_go_on_after_an_error() -> None:
     with pytest.raises(ValueError, match="unread"), garbage.without_collections():
         raise ValueError("unread")
@@ -57,6 +58,7 @@ def test_a_growing_search_is_frozen_by_the_collection_that_looked_at_it(count: i
     assert (gc.get_freeze_count() >= before + garbage.MANY_KEPT) is is_frozen
 
 
+@pytest.mark.slow
 def test_a_tuple_that_another_thread_fills_meanwhile_is_left_alone() -> None:
     """A tuple that something else refers to while it grows is a SystemError."""
     garbage.shorten_collections()

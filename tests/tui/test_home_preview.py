@@ -58,6 +58,7 @@ def test_lines_of_a_session_and_of_a_problem_fit(room: int, tmp_path: Path) -> N
     assert "class Model(nn.Module):" in text
 
 
+@pytest.mark.slow
 def test_a_cursor_that_moves_while_the_preview_is_made_is_followed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tui.screens.home._REST_SECONDS", 0)
     sessions.whole(home / "old")
@@ -74,6 +75,7 @@ def test_a_cursor_that_moves_while_the_preview_is_made_is_followed(home: Path, m
     asyncio.run(body())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [60, 100])
 def test_what_is_wrong_with_a_damaged_session_is_shown_whole(home: Path, columns: int) -> None:
     sessions.whole(home / "old")
@@ -113,6 +115,7 @@ def test_the_preview_follows_cursor_and_focus(home: Path) -> None:
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_examples_are_replayed_and_the_welcome_stays(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sessions.whole(tmp_path / "shipped" / "softmax")
     sessions.whole(tmp_path / "shipped" / "softmax_autopilot")
@@ -141,6 +144,7 @@ def test_examples_are_replayed_and_the_welcome_stays(home: Path, tmp_path: Path,
     assert (tmp_path / "shipped" / "softmax" / "journal.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [True, False])
 def test_until_the_first_session_is_open_home_says_so_and_only_quits(home: Path, tmp_path: Path, own: bool) -> None:
     """Keys typed early would otherwise start a search; afterwards the focus is where it always is."""

@@ -38,6 +38,7 @@ def assert_shows_words(app: EspalierApp, columns: int) -> None:
         assert sum(cell_len(segment.text) for segment in strip) == columns, ascii(strip.text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["", "e", "r", "W", "m", "w", "p"])
 def test_an_idea_is_shown_and_edited_as_words(tmp_path: Path, key: str) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:

@@ -34,6 +34,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "session"
 
 
+@pytest.mark.slow
 def test_j_and_k_move_at_the_gate_and_decide_nothing(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         listed = app.screen.query_one(IdeaList)
@@ -89,6 +90,7 @@ def test_the_filter_works_while_typing_and_escape_clears_it(folder: Path) -> Non
     ui.run_steered(folder, kept, mode="autopilot")
 
 
+@pytest.mark.slow
 def test_a_filter_typed_in_one_go_is_filtered_by(folder: Path) -> None:
     """A slow line sends several keys at once: they go to the field that the first one opens."""
 
@@ -157,6 +159,7 @@ def test_presets_name_actions_and_give_no_key_twice(preset: str, place: actions.
         assert sorted(given) == sorted(set(given))
 
 
+@pytest.mark.slow
 def test_the_key_panel_names_the_keys_and_the_next_key_acts(folder: Path) -> None:
     shown: list[str] = []
 
@@ -189,6 +192,7 @@ def test_the_key_panel_has_a_column_at_every_width(width: int) -> None:
     assert page.getvalue().strip()
 
 
+@pytest.mark.slow
 def test_the_footer_shows_the_users_keys_and_a_click_presses_them(folder: Path, tmp_path: Path) -> None:
     keymap = tmp_path / "keys.toml"
     keymap.write_text('"gate.approve" = "y"\n')
@@ -210,6 +214,7 @@ def test_keys_are_named_as_they_are_printed_on_a_keyboard() -> None:
     assert actions.key_names("backslash,f4,ctrl+home,ctrl+p,G") == "\\, F4, Ctrl-Home, Ctrl-P, G"
 
 
+@pytest.mark.slow
 def test_a_steering_key_in_a_replay_says_why_it_does_nothing(tmp_path: Path) -> None:
     folder = stored_showcase.store(tmp_path / "softmax-1")
     said: list[str] = []

@@ -65,6 +65,7 @@ def test_a_damaged_listing_is_an_error(payload: str) -> None:
         machine_code.recorded(payload, "k1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_a_replay_lists_a_sampled_kernel_without_a_process(
     size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -98,6 +99,7 @@ def test_a_replay_lists_a_sampled_kernel_without_a_process(
     assert next(text for text in hottest if "│" in text).split()[0] == "80%"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_what_it_waits_for_stands_in_one_line(size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(*_: object) -> Mapping[str, object]:

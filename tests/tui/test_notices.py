@@ -129,6 +129,7 @@ def test_following_a_session_that_waits_is_no_news(tmp_path: Path) -> None:
     assert any("ended" in text for text in terminal.written), "the title says so"
 
 
+@pytest.mark.slow
 def test_the_app_tells_that_ideas_await_approval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     for name in ("TMUX", "VTE_VERSION"):

@@ -106,6 +106,7 @@ def test_cancelling_one_of_two_calls_leaves_the_other_open(folder: Path) -> None
     assert not state.ideas["i2"].implemented
 
 
+@pytest.mark.slow
 def test_a_cancelled_round_names_the_next_steps_and_is_retried_on_request(folder: Path) -> None:
     model = Thinking(proposes=False)
 
@@ -154,6 +155,7 @@ def test_a_reply_that_answers_nothing_is_told_in_the_form_and_its_retry_says_tha
     while_calls_are_open(folder, None, 1, on)
 
 
+@pytest.mark.slow
 def test_without_an_open_call_there_is_nothing_to_cancel(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:
         await pilot.press("K")

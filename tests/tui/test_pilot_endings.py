@@ -111,6 +111,7 @@ def test_a_started_session_waits_until_its_form_is_on_top(home: Path) -> None:
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_escape_after_the_dialog_closed_does_not_close_home(home: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         async def fails(say: Say) -> Bridge:
@@ -127,6 +128,7 @@ def test_escape_after_the_dialog_closed_does_not_close_home(home: Path) -> None:
     at_home(on)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [
     lambda: Confirm("Sure?", "It is.", "Yes"),
     lambda: CodeForm("Write", "a.cpp", "", ("a.cpp", "")),
@@ -146,6 +148,7 @@ def test_escape_before_a_dialog_is_drawn_cancels_it(home: Path, make: Callable[[
     at_home(on)
 
 
+@pytest.mark.slow
 def test_a_confirmation_focuses_the_safe_answer(home: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await app.push_screen(Confirm("Sure?", "It is.", "Yes"))
@@ -154,6 +157,7 @@ def test_a_confirmation_focuses_the_safe_answer(home: Path) -> None:
     at_home(on)
 
 
+@pytest.mark.slow
 def test_a_bouncing_key_closes_only_the_gate(tmp_path: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:
         gate = app.screen
@@ -200,6 +204,7 @@ def with_a_deleted_folder(folder: Path, on: On) -> EspalierApp:
     return made
 
 
+@pytest.mark.slow
 def test_a_command_that_cannot_be_recorded_shows_the_error(tmp_path: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("n")
@@ -238,6 +243,7 @@ def headless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EspalierApp, "run", lambda self: App.run(self, headless=True))
 
 
+@pytest.mark.slow
 def test_an_internal_error_is_one_line_with_the_traceback_in_the_log(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -253,6 +259,7 @@ def test_an_internal_error_is_one_line_with_the_traceback_in_the_log(
     assert "in broken" in log_file.path().read_text()
 
 
+@pytest.mark.slow
 def test_a_failed_worker_reports_its_own_exception(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

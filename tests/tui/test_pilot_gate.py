@@ -36,6 +36,7 @@ async def answered(app: EspalierApp, pilot: Pilot[None], words: str) -> None:
     await pilot.press("enter")
 
 
+@pytest.mark.slow
 def test_enter_approves_the_highlighted_idea(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("enter")
@@ -45,6 +46,7 @@ def test_enter_approves_the_highlighted_idea(folder: Path) -> None:
     assert engineer_events(folder)[0] == e.IdeaSelected("i2")
 
 
+@pytest.mark.slow
 def test_that_ideas_wait_is_said_once(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await until(pilot, lambda: "Ideas of round 1" in ui.screen_text(app))
@@ -56,6 +58,7 @@ def test_that_ideas_wait_is_said_once(folder: Path) -> None:
     ui.run_steered(folder, act)
 
 
+@pytest.mark.slow
 def test_the_header_fills_a_terminal_that_grew_after_the_gate_was_left(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         wide = ui.screen_text(app).splitlines()[0]
@@ -69,6 +72,7 @@ def test_the_header_fills_a_terminal_that_grew_after_the_gate_was_left(folder: P
     ui.run_steered(folder, act)
 
 
+@pytest.mark.slow
 def test_the_highlighted_idea_is_in_sight_after_the_terminal_shrinks(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         listed = app.screen.query_one(IdeaList)
@@ -111,6 +115,7 @@ def test_approving_all_approves_all_and_leaves_the_gate(folder: Path) -> None:
     assert engineer_events(folder) == [e.IdeaSelected("i2"), e.IdeaSelected("i3")]
 
 
+@pytest.mark.slow
 def test_rejecting_records_the_reason(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("r")

@@ -122,6 +122,7 @@ def test_a_new_session_asks_before_it_closes_the_running_one(home: Path) -> None
     assert len(list(home.iterdir())) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opened", ["a", "b"])
 def test_the_way_back_from_a_session_of_the_command_line_leads_to_it(home: Path, opened: str) -> None:
     for name in ("a", "b"):
@@ -145,6 +146,7 @@ def test_the_way_back_from_a_session_of_the_command_line_leads_to_it(home: Path,
     sessions.run(body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "titles"), [(80, True), (100, False), (160, True)])
 def test_problems_have_titles_where_there_is_room_for_words(home: Path, width: int, titles: bool) -> None:
     sessions.whole(home / "a")
@@ -260,6 +262,7 @@ def test_the_form_offers_the_workloads_and_suites_of_the_problem(home: Path, tmp
     assert [(one.settings.suite, one.settings.workload) for one in opener.asked] == [("models", "small"), ("", "full")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("origin", "expected"), [("own.py", ("own.py", "full")), ("own\x1b[31m.py", ("softmax", "small"))])
 def test_the_form_starts_with_the_path_of_a_session_s_own_problem(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: str, expected: tuple[str, str]
@@ -286,6 +289,7 @@ def test_the_form_starts_with_the_path_of_a_session_s_own_problem(
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_errors_are_shown_in_the_form_which_keeps_its_content(home: Path) -> None:
     async def body() -> None:
         app = ui.app(ui.FakeOpener(trouble="no compiler [here]: install g++"))
@@ -350,6 +354,7 @@ def test_a_long_name_leaves_room_for_the_incumbent(home: Path) -> None:
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_deleting_asks_first(home: Path) -> None:
     sessions.whole(home / "old")
 
@@ -370,6 +375,7 @@ def test_deleting_asks_first(home: Path) -> None:
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_replay_starts_at_the_end_and_takes_no_commands(home: Path) -> None:
     sessions.whole(home / "old")
     before = (home / "old" / "journal.jsonl").read_bytes()
@@ -390,6 +396,7 @@ def test_replay_starts_at_the_end_and_takes_no_commands(home: Path) -> None:
     assert (home / "old" / "journal.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_the_transport(home: Path) -> None:
     sessions.whole(home / "old")
 
@@ -448,6 +455,7 @@ def test_forking_from_a_point_of_a_replay(home: Path) -> None:
     assert (home / "old" / "journal.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_opening_a_session_that_another_process_runs_steers_it_there(home: Path) -> None:
     """Its ideas open the gate here, and the decision is answered by the process that runs it."""
 
@@ -471,6 +479,7 @@ def test_opening_a_session_that_another_process_runs_steers_it_there(home: Path)
     assert all(entry.by.name == "engineer" and entry.event.accepted for entry in answers)
 
 
+@pytest.mark.slow
 def test_following_reads_only(home: Path) -> None:
     sessions.whole(home / "old")
 
@@ -533,6 +542,7 @@ def test_the_search_continues_while_home_is_shown(home: Path) -> None:
     assert len(store.state_of(home / "s").kernels) == 10
 
 
+@pytest.mark.slow
 def test_user_defined_keys(home: Path, tmp_path: Path) -> None:
     sessions.whole(home / "old")
     keymap = tmp_path / "keymap.toml"
@@ -554,6 +564,7 @@ def test_user_defined_keys(home: Path, tmp_path: Path) -> None:
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_the_palette_finds_actions_and_kernels(home: Path) -> None:
     sessions.whole(home / "old")
 
@@ -571,6 +582,7 @@ def test_the_palette_finds_actions_and_kernels(home: Path) -> None:
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_a_search_that_begins_after_the_palette_closed_ends_nothing(home: Path) -> None:
     async def body() -> None:
         app = ui.app()
@@ -612,6 +624,7 @@ def test_a_bouncing_enter_in_the_palette_acts_once(home: Path) -> None:
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_the_palette_opens_again_while_it_closes(home: Path) -> None:
     async def body() -> None:
         app = ui.app()
@@ -645,6 +658,7 @@ def test_help_is_available_on_every_screen(home: Path) -> None:
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_f2_goes_through_the_themes(home: Path) -> None:
     async def body() -> None:
         app = ui.app()
@@ -658,6 +672,7 @@ def test_f2_goes_through_the_themes(home: Path) -> None:
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_a_session_is_shown_beside_the_others_of_its_problem(home: Path) -> None:
     sessions.whole(home / "mine")
     sessions.whole(home / "other")
@@ -686,6 +701,7 @@ def test_a_session_is_shown_beside_the_others_of_its_problem(home: Path) -> None
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_the_highlighted_problem_is_in_sight_beside_its_preview(home: Path) -> None:
     async def body() -> None:
         app = ui.app()

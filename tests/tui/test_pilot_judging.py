@@ -90,6 +90,7 @@ def test_accepting_a_quarantined_kernel_records_the_reason(folder: Path) -> None
     assert (kernel.stage, kernel.accepted) == (Stage.MEASURED, "the counters [agree]")
 
 
+@pytest.mark.slow
 def test_a_race_without_an_incumbent_says_which_keys_name_the_other_kernel(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +128,7 @@ def test_only_a_quarantined_kernel_can_be_accepted(folder: Path) -> None:
     assert engineer_events(folder) == []
 
 
+@pytest.mark.slow
 def test_pausing_and_resuming(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("P")
@@ -156,6 +158,7 @@ def test_pause_conditions(folder: Path) -> None:
     assert engineer_events(folder) == [e.PausesChanged(Pauses(usd=2.5, round=2))]
 
 
+@pytest.mark.slow
 def test_answering_a_prompt_by_hand(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: "prompt" in str(app.screen.query_one("#banner").render()))
@@ -203,6 +206,7 @@ def at_the_gate(folder: Path, on: On) -> SessionState:
     return store.state_of(folder)
 
 
+@pytest.mark.slow
 def test_reordering_ideas_keeps_the_highlight_on_the_idea(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         listed = app.screen.query_one(IdeaList)
@@ -217,6 +221,7 @@ def test_reordering_ideas_keeps_the_highlight_on_the_idea(folder: Path) -> None:
     assert engineer_events(folder) == [e.IdeasReordered(("i3", "i2")), e.IdeasReordered(("i2", "i3"))]
 
 
+@pytest.mark.slow
 def test_the_writer_of_an_idea(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("W")
@@ -232,6 +237,7 @@ def test_the_writer_of_an_idea(folder: Path) -> None:
     assert at_the_gate(folder, on).ideas["i2"].writer == "openai:other"
 
 
+@pytest.mark.slow
 def test_a_writer_is_chosen_from_a_list(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("W")
@@ -242,6 +248,7 @@ def test_a_writer_is_chosen_from_a_list(folder: Path) -> None:
     assert at_the_gate(folder, on).ideas["i2"].writer == "playbook"
 
 
+@pytest.mark.slow
 def test_attaching_a_kernel_to_an_idea_and_detaching_it(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         for done in (1, 2):
@@ -270,6 +277,7 @@ def test_the_parent_is_chosen_from_a_list(folder: Path) -> None:
     assert at_the_gate(folder, on).ideas["i2"].parent == "k2"
 
 
+@pytest.mark.slow
 def test_approving_a_parked_idea(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         screen = app.screen
@@ -372,6 +380,7 @@ class MonitoredOpener(FakeOpener):
         return Bridge(live, live.folder, live=live, monitor=LoadMonitor(lambda: lambda: LoadReading(83, 61, "heat")))
 
 
+@pytest.mark.slow
 def test_the_header_shows_the_load_of_the_device(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("escape")

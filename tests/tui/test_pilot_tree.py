@@ -61,6 +61,7 @@ async def line(app: EspalierApp, pilot: Pilot[None], words: str) -> None:
     await until(pilot, lambda: isinstance(app.screen, SessionScreen))
 
 
+@pytest.mark.slow
 def test_the_cursor_starts_on_the_incumbent(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("up", "b")
@@ -70,6 +71,7 @@ def test_the_cursor_starts_on_the_incumbent(folder: Path) -> None:
     after_the_search(folder, on)
 
 
+@pytest.mark.slow
 def test_pin_and_unpin(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         _tree(app).reveal("k2")
@@ -82,6 +84,7 @@ def test_pin_and_unpin(folder: Path) -> None:
     assert engineer_events(folder) == [e.KernelPinned("k2"), e.KernelUnpinned("k2")]
 
 
+@pytest.mark.slow
 def test_prune_with_a_reason_and_reopen(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         _tree(app).reveal("k6")
@@ -95,6 +98,7 @@ def test_prune_with_a_reason_and_reopen(folder: Path) -> None:
     assert engineer_events(folder) == [e.BranchPruned("k6", "a dead end [/]"), e.BranchReopened("k6")]
 
 
+@pytest.mark.slow
 def test_a_rejected_command_shows_the_reason_and_records_nothing(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         _tree(app).reveal("k2")
@@ -120,6 +124,7 @@ def test_cancelling_an_unfinished_kernel(folder: Path) -> None:
     assert store.state_of(folder).kernels["k2"].stage == "cancelled"
 
 
+@pytest.mark.slow
 def test_remeasuring_reopens_an_ended_session(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         _tree(app).reveal("k2")
@@ -202,6 +207,7 @@ def test_seeding_pasted_code(folder: Path) -> None:
     assert Blobs(folder).text(state.kernels["k11"].source) == text
 
 
+@pytest.mark.slow
 def test_the_bank_lists_what_the_session_can_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = BankEntry(
         "softmax", "full", m.Dialect.CUDA, m.Contract.PLAN, "an H200", "eager", m.Interval(2.0, 1.9, 2.1), "A cluster per row",
@@ -282,6 +288,7 @@ def test_models_and_their_options_change(folder: Path) -> None:
     assert models.patience == 7200.0
 
 
+@pytest.mark.slow
 def test_instructions(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("I")

@@ -67,6 +67,7 @@ def replayed(app: EspalierApp) -> bool:
     return isinstance(screen, SessionScreen) and screen.bridge.can(Capability.SEEK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["escape", "enter", "r"])
 def test_nothing_runs_before_the_session_is_trusted(stranger: Path, marker: Path, key: str) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
@@ -110,6 +111,7 @@ def test_a_session_on_the_home_screen_asks(stranger: Path, marker: Path) -> None
     assert not marker.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ["replay", "follow"])
 def test_watching_asks_nothing_and_runs_nothing(stranger: Path, marker: Path, action: str) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None]) -> None:

@@ -82,6 +82,7 @@ def test_options_without_effect_on_a_session_that_runs_elsewhere_are_named(tmp_p
     assert "you steer it from here.\n" in bare
 
 
+@pytest.mark.slow
 def test_a_replay_is_walked_and_read_only(tmp_path: Path) -> None:
     sessions.whole(tmp_path / "s")
     before = (tmp_path / "s" / "journal.jsonl").read_bytes()

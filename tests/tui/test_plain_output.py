@@ -28,6 +28,7 @@ NASTY = st.text(
 BLACK = Color(0, 0, 0)
 
 
+@pytest.mark.slow
 @given(st.lists(NASTY, max_size=4))
 def test_segments_keep_their_width_and_lose_what_a_terminal_obeys(texts: list[str]) -> None:
     segments = [Segment(text) for text in texts]
@@ -60,6 +61,7 @@ def _lines(app: EspalierApp) -> Iterator[str]:
         yield strip.text
 
 
+@pytest.mark.slow
 def test_no_widget_draws_what_a_terminal_obeys() -> None:
     async def drawn() -> list[str]:
         app = ui.app()

@@ -46,6 +46,7 @@ async def hears(app: EspalierApp) -> None:
     await asyncio.wait_for(heard.wait(), 20)
 
 
+@pytest.mark.slow
 def test_a_screen_that_asks_while_it_closes_leaves_the_app_running() -> None:
     async def body() -> None:
         app = ui.app()
@@ -81,6 +82,7 @@ async def turn(times: int) -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.slow
 def test_screens_close_before_their_widgets_are_there(tmp_path: Path) -> None:
     sessions.whole(tmp_path / "s")
 
@@ -97,6 +99,7 @@ def test_screens_close_before_their_widgets_are_there(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", [1, 8])
 def test_the_program_ends_before_widgets_are_there(turns: int, tmp_path: Path) -> None:
     sessions.whole(tmp_path / "s")
@@ -137,6 +140,7 @@ def test_a_screen_that_goes_before_it_gives_the_focus(end: str) -> None:
         asyncio.run(body(turns))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", range(0, 16, 3))
 def test_opening_a_session_is_cancelled_while_the_terminal_changes_its_size(turns: int) -> None:
     async def open_never(_: object) -> Bridge:
@@ -158,6 +162,7 @@ def test_opening_a_session_is_cancelled_while_the_terminal_changes_its_size(turn
     asyncio.run(body())
 
 
+@pytest.mark.slow
 def test_a_key_that_is_handled_after_its_screen_was_removed_does_nothing(tmp_path: Path) -> None:
     sessions.whole(tmp_path / "s")
 
@@ -176,6 +181,7 @@ def test_a_key_that_is_handled_after_its_screen_was_removed_does_nothing(tmp_pat
     asyncio.run(body())
 
 
+@pytest.mark.slow
 def test_a_form_is_left_while_it_reads_the_bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sessions.whole(tmp_path / "s")
 
@@ -203,6 +209,7 @@ class _AskingFirst(Screen[None]):
         self.query_one("#gone")
 
 
+@pytest.mark.slow
 def test_a_screen_is_left_while_its_question_is_open() -> None:
     async def body() -> None:
         app = ui.app()
@@ -219,6 +226,7 @@ def test_a_screen_is_left_while_its_question_is_open() -> None:
         asyncio.run(body())
 
 
+@pytest.mark.slow
 def test_the_program_ends_while_a_session_is_read(tmp_path: Path) -> None:
     reading, read = threading.Event(), threading.Event()
 

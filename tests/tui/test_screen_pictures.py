@@ -93,6 +93,7 @@ async def previewed(pilot: Pilot[None]) -> None:
     await ui.still(pilot)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_first_run(snap_compare: Compare, size: tuple[int, int]) -> None:
     assert snap_compare(app_on("home", None), terminal_size=size, run_before=previewed)

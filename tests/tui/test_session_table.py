@@ -26,6 +26,7 @@ class Host(App[None]):
         yield SessionTable(lambda: 60.0, lambda: None, id="sessions")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("widths", [(120, 40, 200), (40, 120), (20, 80, 20)])
 def test_columns_follow_the_width(widths: tuple[int, ...]) -> None:
     async def body() -> None:

@@ -77,6 +77,7 @@ def test_what_had_the_focus_stays_when_the_terminal_gets_short(folder: Path) -> 
     replayed(folder, (120, 40), act)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(20, 5), (40, 8)])
 def test_a_tiny_terminal_shows_kernels_and_ideas_and_no_strips(folder: Path, size: tuple[int, int]) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
@@ -115,6 +116,7 @@ def test_figures_of_two_kernels_are_compared_whole(folder: Path) -> None:
     replayed(folder, (40, 12), act)
 
 
+@pytest.mark.slow
 def test_the_text_of_an_idea_is_read_to_its_end_by_key(tmp_path: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:
         storm.resize(app, 40, 12)
@@ -130,6 +132,7 @@ def test_the_text_of_an_idea_is_read_to_its_end_by_key(tmp_path: Path) -> None:
     ui.run_steered(tmp_path / "session", act)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(20, 5), (20, 6), (40, 8)])
 def test_a_tiny_home_shows_both_lists(size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))

@@ -33,6 +33,7 @@ DIALOGS: list[tuple[Dialog[object], type[Widget]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dialog", "wanted"), DIALOGS, ids=["confirm", "line", "choice"])
 def test_a_dialog_shows_how_to_answer_at_the_smallest_size(dialog: Dialog[object], wanted: type[Widget]) -> None:
     async def act() -> None:
@@ -47,6 +48,7 @@ def test_a_dialog_shows_how_to_answer_at_the_smallest_size(dialog: Dialog[object
     asyncio.run(act())
 
 
+@pytest.mark.slow
 def test_choices_that_are_cut_have_a_line_each_and_use_the_height_there_is() -> None:
     async def act() -> None:
         app = ui.app()
@@ -79,6 +81,7 @@ def test_every_form_says_how_to_save_and_to_leave(size: tuple[int, int]) -> None
     asyncio.run(act())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(40, 12), (80, 24)])
 def test_a_limit_with_a_value_says_what_it_means(size: tuple[int, int]) -> None:
     async def act() -> None:
@@ -105,6 +108,7 @@ def test_a_limit_with_a_value_says_what_it_means(size: tuple[int, int]) -> None:
     asyncio.run(act())
 
 
+@pytest.mark.slow
 def test_a_key_that_arrives_before_a_form_is_drawn_does_nothing() -> None:
     async def act() -> None:
         app, form = ui.app(), SettingsForm(Preferences(), "screen.toml")
@@ -138,6 +142,7 @@ def test_keys_that_are_faster_than_a_dialog_open_one(tmp_path: Path) -> None:
     ui.run_steered(tmp_path / "session", act)
 
 
+@pytest.mark.slow
 def test_a_reason_is_asked_for_in_sight_at_the_smallest_size() -> None:
     async def act() -> None:
         app, dialog = (
@@ -155,6 +160,7 @@ def test_a_reason_is_asked_for_in_sight_at_the_smallest_size() -> None:
     asyncio.run(act())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "stacked"), [(120, False), (80, True)])
 def test_choices_have_their_words_all_beside_or_all_below(columns: int, *, stacked: bool) -> None:
     async def act() -> None:
@@ -170,6 +176,7 @@ def test_choices_have_their_words_all_beside_or_all_below(columns: int, *, stack
     asyncio.run(act())
 
 
+@pytest.mark.slow
 def test_the_steps_of_an_opening_are_shown_whole() -> None:
     async def never(say: Callable[[str], None]) -> Bridge:
         say("measuring the baselines eager and compile on cuda:0")
@@ -217,6 +224,7 @@ def test_the_form_for_columns_says_how_to_leave_it(size: tuple[int, int], tmp_pa
     sessions.run(act)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(40, 12), (80, 24), (120, 40)])
 def test_help_lists_its_keys_in_a_terminal_of_every_size(size: tuple[int, int]) -> None:
     async def act() -> None:
@@ -232,6 +240,7 @@ def test_help_lists_its_keys_in_a_terminal_of_every_size(size: tuple[int, int]) 
     asyncio.run(act())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
 def test_a_notice_is_shown_whole(columns: int) -> None:
     words = "Another process runs this session: you steer it from here."

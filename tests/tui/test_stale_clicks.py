@@ -81,6 +81,7 @@ def test_a_click_on_a_header_chooses_it_only_while_it_is_there(left: int) -> Non
     assert asyncio.run(act()) == ([2] if left == 3 else [])
 
 
+@pytest.mark.slow
 def test_a_click_beyond_a_terminal_that_became_smaller_is_on_nothing() -> None:
     async def act() -> None:
         app = ui.app()

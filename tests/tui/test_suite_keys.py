@@ -44,6 +44,7 @@ def test_a_kernel_of_a_suite_is_tuned_and_a_dispatch_is_asked_for(tmp_path: Path
     ui.run_steered(folder, act, opener=ui.FakeOpener(ideas=SCRIPT, workloads=("full", "small")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workloads", [(), ("full", "small")])
 def test_they_are_offered_on_suites_alone(tmp_path: Path, workloads: tuple[str, ...]) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:

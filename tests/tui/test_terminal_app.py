@@ -20,6 +20,7 @@ from tui import terminal_app, theme
 from tui.screens.dialogs import Confirm
 
 
+@pytest.mark.slow
 def test_the_latest_three_toasts_stay_and_repeated_words_replace_theirs() -> None:
     async def body() -> None:
         app = ui.app()
@@ -32,6 +33,7 @@ def test_the_latest_three_toasts_stay_and_repeated_words_replace_theirs() -> Non
     sessions.run(body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialog", [False, True])
 def test_a_screenshot_needs_no_folder_of_downloads(dialog: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platformdirs, "user_downloads_path", lambda: tmp_path / "none")
@@ -62,6 +64,7 @@ def test_a_screenshot_goes_where_it_can_be_written(tmp_path: Path, monkeypatch: 
     assert terminal_app.screenshot_folder().is_dir()
 
 
+@pytest.mark.slow
 def test_without_colour_the_cursor_is_inverse_and_no_colour_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     sessions.whole(tmp_path / "s")
@@ -82,6 +85,7 @@ def test_without_colour_the_cursor_is_inverse_and_no_colour_is_sent(tmp_path: Pa
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_a_key_without_a_screen_is_ignored() -> None:
     async def body() -> None:
         app = ui.app()
@@ -94,6 +98,7 @@ def test_a_key_without_a_screen_is_ignored() -> None:
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_the_loop_turns_between_keys_of_a_burst() -> None:
     """Two keys that take long would keep the screen from being drawn together."""
     turns = 0
@@ -123,6 +128,7 @@ def test_the_loop_turns_between_keys_of_a_burst() -> None:
     assert handled == sorted(set(handled))
 
 
+@pytest.mark.slow
 def test_a_hidden_screen_has_the_styles_of_the_new_theme_when_it_is_seen_again() -> None:
     async def body() -> None:
         app = ui.app()
@@ -154,6 +160,7 @@ def test_nothing_glides_unless_the_user_asks_for_it(asked: str, monkeypatch: pyt
     assert ui.app().animation_level == (asked or "none")
 
 
+@pytest.mark.slow
 def test_without_colours_the_highlighted_choice_is_underlined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 

@@ -85,6 +85,7 @@ def test_what_cannot_be_read_is_no_key_and_no_end(strange: bytes) -> None:
     assert "�" not in found
 
 
+@pytest.mark.slow
 def test_random_bytes_never_end_the_reader() -> None:
     dice = random.Random(3)
     terminal = TerminalInput()
@@ -118,6 +119,7 @@ def test_pasted_code_keeps_its_lines_and_tabs() -> None:
     assert pasted_words("if (a)\r\n\treturn\x00 b;\x1b[0m\x1b(B\n") == "if (a)\r\n\treturn b;\n"
 
 
+@pytest.mark.slow
 def test_lines_pasted_into_a_field_of_one_line_all_arrive() -> None:
     async def body() -> None:
         app = ui.app()

@@ -23,6 +23,7 @@ SESSION = "layernorm"
 """A recorded session of the repository."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("open", "COPY"), ("replay", SESSION), ("follow", SESSION)])
 @pytest.mark.parametrize(
     ("changes", "words"),
@@ -56,6 +57,7 @@ def test_a_terminal_without_colours_is_sent_none(tmp_path: Path, windows: list[W
     assert b"7" in styles, "the cursor is inverse"
 
 
+@pytest.mark.slow
 def test_redirected_errors_do_not_receive_the_screen(tmp_path: Path, windows: list[Window]) -> None:
     elsewhere = tmp_path / "errors"
     line = ["sh", "-c", f'"$@" 2> {elsewhere}', "sh", *command("replay", SESSION)]
@@ -66,6 +68,7 @@ def test_redirected_errors_do_not_receive_the_screen(tmp_path: Path, windows: li
     assert "\x1b" not in elsewhere.read_text()
 
 
+@pytest.mark.slow
 def test_without_an_input_terminal_the_ui_does_not_start(tmp_path: Path, windows: list[Window]) -> None:
     window = Window(["sh", "-c", '"$@" <&-', "sh", *command()], tmp_path, controlling=True)
     windows.append(window)

@@ -93,6 +93,7 @@ class _Fading(Notification):
         return next(self.looks) > 0
 
 
+@pytest.mark.slow
 def test_a_toast_whose_time_ends_while_another_comes_is_no_error() -> None:
     _Fading.looks = itertools.count()
 

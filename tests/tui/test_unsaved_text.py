@@ -97,6 +97,7 @@ DIALOGS: list[Callable[[], Dialog[object] | Palette]] = [
 NAMES = ["confirm", "line", "choice", "help", "code", "palette"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", DIALOGS, ids=NAMES)
 def test_ctrl_q_quits_from_a_dialog(make: Callable[[], Dialog[object] | Palette]) -> None:
     async def body() -> None:
@@ -112,6 +113,7 @@ def test_ctrl_q_quits_from_a_dialog(make: Callable[[], Dialog[object] | Palette]
     asyncio.run(body())
 
 
+@pytest.mark.slow
 def test_ctrl_q_asks_before_typed_text_is_lost() -> None:
     async def body() -> None:
         app = ui.app()

@@ -26,6 +26,7 @@ from support.ui import until
 from tui import watch
 
 
+@pytest.mark.slow
 def test_a_browser_tab_follows_and_cannot_steer(tmp_path: Path) -> None:
     sessions.whole(tmp_path / "s")
     assert shlex.split(watch.command(tmp_path / "s"))[1:] == ["-m", "tui.watch", "--here", str(tmp_path / "s")]
@@ -43,6 +44,7 @@ def test_a_browser_tab_follows_and_cannot_steer(tmp_path: Path) -> None:
     assert (tmp_path / "s" / "journal.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_an_error_of_the_server_is_one_line(tmp_path: Path) -> None:
     call = [sys.executable, "-m", "tui.watch", str(tmp_path / "none")]
     done = subprocess.run(call, capture_output=True, text=True, check=False, env=environment(tmp_path), timeout=60)

@@ -48,6 +48,7 @@ def shown(widget: Widget) -> str:
     return "\n".join(widget.render_line(y).text for y in range(widget.size.height))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "tab"), [(str(n), tab) for n, tab in enumerate(Tab, 1)])
 def test_number_keys_show_the_pages(key: str, tab: Tab) -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
@@ -60,6 +61,7 @@ def test_number_keys_show_the_pages(key: str, tab: Tab) -> None:
     play(act, details)
 
 
+@pytest.mark.slow
 def test_a_click_on_a_tab_shows_its_page() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         tabs = host.query_one(DetailTabs)
@@ -70,6 +72,7 @@ def test_a_click_on_a_tab_shows_its_page() -> None:
     play(act, details)
 
 
+@pytest.mark.slow
 def test_another_kernel_scrolls_to_the_top_and_a_new_state_keeps_the_position() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         tabs = host.query_one(DetailTabs)
@@ -142,6 +145,7 @@ def test_a_click_highlights_an_idea() -> None:
     play(act, IdeaList)
 
 
+@pytest.mark.slow
 def test_the_transport_bar_only_posts_messages() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         bar = host.query_one(TransportBar)
@@ -161,6 +165,7 @@ def test_the_transport_bar_only_posts_messages() -> None:
     play(act, TransportBar)
 
 
+@pytest.mark.slow
 def test_the_event_log_follows_its_end_until_scrolled_away() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         log = host.query_one(LogView)
@@ -185,6 +190,7 @@ def test_the_event_log_follows_its_end_until_scrolled_away() -> None:
     play(act, LogView, size=(100, 20))
 
 
+@pytest.mark.slow
 def test_a_hidden_event_log_is_filled_when_it_is_shown() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         log = host.query_one(LogView)
@@ -198,6 +204,7 @@ def test_a_hidden_event_log_is_filled_when_it_is_shown() -> None:
     play(act, LogView)
 
 
+@pytest.mark.slow
 def test_charts_are_drawn_with_the_selected_kernel() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         charts = host.query_one(Charts)
@@ -265,6 +272,7 @@ def test_header_strip_and_notes_show_a_new_state() -> None:
     play(act, SessionHeader, NoteList, StageStrip)
 
 
+@pytest.mark.slow
 def test_text_on_a_page_can_be_selected_and_copied() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         tabs = host.query_one(DetailTabs)
@@ -280,6 +288,7 @@ def test_text_on_a_page_can_be_selected_and_copied() -> None:
     play(act, details)
 
 
+@pytest.mark.slow
 def test_the_header_of_a_narrow_screen_keeps_the_incumbent_and_its_speedup() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         await pilot.pause()

@@ -49,6 +49,7 @@ def test_tree(snap_compare: Compare, size: tuple[int, int]) -> None:
     assert same(snap_compare, Host(SessionHeader, KernelTree, StageStrip, prepare=prepare_tree), size)
 
 
+@pytest.mark.slow
 def test_tree_in_the_light(snap_compare: Compare) -> None:
     app = Host(SessionHeader, KernelTree, StageStrip, prepare=prepare_tree, dark=False)
     assert same(snap_compare, app, (120, 40))
@@ -68,6 +69,7 @@ def test_ideas(snap_compare: Compare) -> None:
     assert same(snap_compare, Host(IdeaList, prepare=lambda host: host.query_one(IdeaList).focus() and None), (100, 30))
 
 
+@pytest.mark.slow
 def test_charts(snap_compare: Compare) -> None:
     def prepare(host: Host) -> None:
         host.query_one(Charts).selected = "k12"
@@ -75,6 +77,7 @@ def test_charts(snap_compare: Compare) -> None:
     assert same(snap_compare, Host(Charts, prepare=prepare), (150, 36))
 
 
+@pytest.mark.slow
 def test_events_with_transport(snap_compare: Compare) -> None:
     def prepare(host: Host) -> None:
         host.query_one(LogView).show(LOG)

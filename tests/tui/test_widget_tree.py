@@ -63,6 +63,7 @@ def test_keys_move_the_selection(start: str, keys: list[str], ends: str) -> None
     play(act, start=start)
 
 
+@pytest.mark.slow
 def test_every_move_posts_one_message() -> None:
     async def act(tree: KernelTree, pilot: Pilot[None], host: Host) -> None:
         host.posted.clear()
@@ -85,6 +86,7 @@ def test_folding_hides_the_branch_and_the_selection_moves_out_of_it() -> None:
     play(act, start="k14")
 
 
+@pytest.mark.slow
 def test_a_click_selects_and_a_click_on_the_fold_sign_folds() -> None:
     async def act(tree: KernelTree, pilot: Pilot[None], host: Host) -> None:
         row = list(tree.visible_kernels).index("k7")
@@ -99,6 +101,7 @@ def test_a_click_selects_and_a_click_on_the_fold_sign_folds() -> None:
     play(act)
 
 
+@pytest.mark.slow
 def test_a_double_click_opens() -> None:
     async def act(tree: KernelTree, pilot: Pilot[None], host: Host) -> None:
         await pilot.click(KernelTree, offset=(40, 4), times=2)
@@ -139,6 +142,7 @@ def test_filter_and_order() -> None:
     play(act)
 
 
+@pytest.mark.slow
 def test_the_selected_kernel_stays_in_sight_in_another_order() -> None:
     async def act(tree: KernelTree, pilot: Pilot[None], host: Host) -> None:
         for kernel, order in (("k6", Sort.RANK), ("k14", Sort.BORN), ("k22", Sort.RANK), ("k1", Sort.BRANCH)):

@@ -135,6 +135,7 @@ def test_the_schema_is_sent(kind: str, tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+@pytest.mark.slow
 def test_a_long_prompt_and_a_long_reply(kind: str, tmp_path: Path) -> None:
     prompt, text = "x = 1.0f; // große\n" * 20_000, "y += 2.0f; // größer\n" * 200
 

@@ -154,6 +154,7 @@ def test_the_body_of_an_error_is_bounded(kind: str) -> None:
     assert "more than 1 MiB" in str(failure(kind, serve))
 
 
+@pytest.mark.slow
 def test_bytes_that_trickle_end_at_the_time_limit(kind: str) -> None:
     async def serve(writer: asyncio.StreamWriter) -> None:
         await write(writer, HEAD + b"\r\n")

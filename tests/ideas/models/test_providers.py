@@ -92,6 +92,7 @@ async def persist(model: Model, policy: RetryPolicy, on_text: list[str], patienc
             await asyncio.sleep(wait)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [
@@ -175,6 +176,7 @@ def test_a_wrong_key_and_an_unknown_model(kind: str) -> None:
     assert "some-model" in str(unknown)
 
 
+@pytest.mark.slow
 def test_a_web_page_is_not_quoted(kind: str) -> None:
     outcome, _ = ask(kind, [Fails(502, "<html><body>Bad gateway</body></html>")])
     assert isinstance(outcome, ModelError)
@@ -182,6 +184,7 @@ def test_a_web_page_is_not_quoted(kind: str) -> None:
     assert "<" not in str(outcome)
 
 
+@pytest.mark.slow
 def test_retry_after_is_honoured(kind: str) -> None:
     began = time.monotonic()
     outcome, _ = ask(kind, [Limited(after=0.4), "ok"])
@@ -219,6 +222,7 @@ def test_the_limits_of_a_prompt_are_sent(kind: str) -> None:
     assert request.model == "some-model"
 
 
+@pytest.mark.slow
 def test_free_failures_are_repeated_until_the_patience_ends(kind: str) -> None:
     outcome, server = ask(kind, [Fails(503)], RetryPolicy(attempts=2, first_wait=0.05, longest_wait=0.2, seconds=10.0))
     assert isinstance(outcome, ModelError)

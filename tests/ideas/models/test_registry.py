@@ -65,6 +65,7 @@ def test_a_command_does_not_take_a_base_url() -> None:
         open_model("command:cat", server=ModelServer("command:cat", "http://localhost/v1"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 2])
 def test_requests_share_the_limit_of_their_provider(width: int) -> None:
     async def body() -> None:
@@ -95,6 +96,7 @@ def test_a_cancelled_request_frees_its_slot() -> None:
     assert asyncio.run(body()) == "next\n"
 
 
+@pytest.mark.slow
 def test_no_sdk_is_imported_before_a_model_of_its_kind_is_opened() -> None:
     code = (
         "import sys; import engine.ideas.models.registry as r, engine.ideas.models.prices; r.parse_spec('openai:m'); "

@@ -414,6 +414,7 @@ def test_tabs_have_whole_names_or_none(room: int, named: bool, numbered: bool, s
         assert words == [str(number)] * numbered + [tab.value] * (named or tab is shown)
 
 
+@pytest.mark.slow
 def test_view_models_import_no_toolkit() -> None:
     folder = Path(cells.__file__).parent
     imports = "\n".join(f"import tui.viewmodel.{path.stem}" for path in sorted(folder.glob("*.py")))
