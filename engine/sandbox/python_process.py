@@ -97,6 +97,12 @@ _STEADY = {
 contexts one after another."""
 
 
+LARGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
+"""Torch takes large tensors of the host in pages of 2 MiB, where the system allows it: a model is made on the CPU, and to write
+4 GiB of weights into fresh small pages took 2.6 s each time (``benchmarks/large_pages.py``). Not where kernels run on the CPU:
+eager PyTorch does without as shipped."""
+
+
 def _pinned() -> dict[str, str]:
     """One core per OpenMP thread: two threads on a core spin against each other for whole time slices.
 
@@ -131,7 +137,7 @@ def environment(device: str, *, alone: bool, threads: int) -> dict[str, str]:
         "TORCH_EXTENSIONS_DIR": "/tmp/extensions",
         **({"CPATH": os.pathsep.join(map(str, trees))} if (trees := include_paths()) else {}),
         **({"ESPALIER_ALONE": "1", **bytecode.variables()} if alone else {}),
-        **({**_STEADY, **_pinned()} if device == "cpu" else {}),
+        **({**_STEADY, **_pinned()} if device == "cpu" else LARGE_PAGES),
     }
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 import engine
 from engine.domain.errors import DeviceError, EspalierError, JournalError, ProblemError, ProposerError, SandboxError, printable
-from engine.sandbox import bubblewrap, bytecode, trial_sandbox
+from engine.sandbox import bubblewrap, bytecode, python_process, trial_sandbox
 from engine.sandbox.process import close_pipes, kill_tree
 from engine.sandbox.supervisor import HOSTS, HOSTS_NOW, REQUESTS, Orders
 from engine.trial import protocol as p
@@ -91,7 +91,7 @@ class JudgeClient:
         self._device, self._hosts, self._answered = device, hosts, False
         sandboxed = await trial_sandbox.find_judge_reason() is None
         if sandboxed:
-            await bytecode.write(_environment())
+            await bytecode.write(_environment(device))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             argv, environment, inherited = _outside(theirs.fileno(), device)
@@ -227,7 +227,7 @@ def _one_line(text: str) -> str:
 def _outside(channel: int, device: str) -> tuple[list[str], dict[str, str], tuple[int, ...]]:
     """Command line, environment and descriptors of a judge without a sandbox."""
     command = [sys.executable, "-P", "-m", "engine.trial.judge", str(channel), "engine", str(os.getpid()), device]
-    return command, _environment(), (channel,)
+    return command, _environment(device), (channel,)
 
 
 def _orders(channel: int, device: str, hosts: StartHosts) -> Orders:
@@ -236,11 +236,11 @@ def _orders(channel: int, device: str, hosts: StartHosts) -> Orders:
     command = [sys.executable, "-s", "-P", "-m", "engine.trial.judge", str(channel), "supervised", REQUESTS, device]
     command += hosts.value
     private = {"HOME": "/tmp", "TMPDIR": "/tmp", "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor", "TRITON_CACHE_DIR": "/tmp/triton"}
-    judge = trial_sandbox.judge(command, {**_environment(), **private, **bytecode.variables()}, filtered=filtered)
+    judge = trial_sandbox.judge(command, {**_environment(device), **private, **bytecode.variables()}, filtered=filtered)
     return Orders(judge, trial_sandbox.host(device, filtered=filtered), channel, filtered)
 
 
-def _environment() -> dict[str, str]:
+def _environment(device: str) -> dict[str, str]:
     """The environment of a judge: an allow-list without anything that could hold a key."""
     names = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "TMPDIR", "VIRTUAL_ENV")
     kept = {name: os.environ[name] for name in names if name in os.environ}
@@ -255,4 +255,5 @@ def _environment() -> dict[str, str]:
         "OMP_WAIT_POLICY": "PASSIVE",
         # What a reference compiles runs as it is written: dynamo cannot trace below the modes that count and widen operators.
         "TORCHDYNAMO_DISABLE": "1",
+        **({} if device == "cpu" else python_process.LARGE_PAGES),
     }
