@@ -8,7 +8,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
+from engine.domain.errors import head_and_tail
 from tui.plain_output import plain_text
+
+_QUOTED = 80
+"""Characters of a wrong answer that are printed."""
 
 
 class InputEnded(Exception):
@@ -78,9 +82,21 @@ class Console:
             text = await self.line()
             if text in ("", "0"):
                 return None
-            if text.isdecimal() and 1 <= int(text) <= len(choices):
-                return int(text) - 1
-            self.tell(f"{text} is not one of the choices. Type a number from 0 to {len(choices)}:")
+            if (number := whole_number(text, len(choices))) is not None:
+                return number - 1
+            self.tell(f"{quoted(text)} is not one of the choices. Type a number from 0 to {len(choices)}:")
+
+
+def whole_number(text: str, most: int) -> int | None:
+    """The number from 1 to ``most`` that was typed; ``None`` for anything else. ``int`` refuses thousands of digits."""
+    if not text.isdecimal() or len(text) > len(str(most)):
+        return None
+    return number if 1 <= (number := int(text)) <= most else None
+
+
+def quoted(text: str) -> str:
+    """A wrong answer as a message repeats it: the beginning and the end of a long one."""
+    return head_and_tail(text, _QUOTED)
 
 
 def _numbered(choices: Iterable[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -128,6 +129,8 @@ def main(
 ) -> None:
     """Run the plain mode on standard input and output. Raises the EspalierError that ended it."""
     given = lines_in or sys.stdin
+    if isinstance(given, io.TextIOWrapper):
+        given.reconfigure(errors="replace")  # what is not of the locale's encoding is a wrong answer, not the end
 
     async def run() -> None:
         task = asyncio.current_task()
@@ -137,4 +140,7 @@ def main(
         console = Console(given, out or sys.stdout, interactive=given.isatty())
         await PlainMode(console, opener or SessionOpener()).run(action, subject)
 
-    asyncio.run(run())
+    try:
+        asyncio.run(run())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None  # SIGTERM ends it as Ctrl-C does

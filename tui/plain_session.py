@@ -11,11 +11,12 @@ from engine.domain import commands as c
 from engine.domain import queries
 from engine.domain.errors import EspalierError
 from engine.domain.model import CATEGORIES, IdeaText
+from engine.domain.settings import MOST_ROUNDS
 from engine.domain.state import Idea, Stage
 from engine.report.text.kernel import kernel_lines
 from engine.report.text.lines import plain
 from tui.bridge import Bridge, Capability, Landmark, read_seed
-from tui.console import Console
+from tui.console import Console, quoted, whole_number
 from tui.viewmodel import event_log, spoken
 from tui.viewmodel.fmt import capitalised, counted
 from tui.viewmodel.stages import calls_by_hand, work_words
@@ -306,10 +307,10 @@ class PlainSession:
 
     async def _rounds(self) -> None:
         text = await self._console.ask("Number of rounds (empty: as it is):")
-        if text.isdecimal() and int(text) > 0:
-            await self._submit(c.SetLimits(replace(self._bridge.state_now.limits, rounds=int(text))))
+        if (number := whole_number(text, MOST_ROUNDS)) is not None:
+            await self._submit(c.SetLimits(replace(self._bridge.state_now.limits, rounds=number)))
         elif text:
-            self._console.tell(f"{text} is not a number of rounds.")
+            self._console.tell(f"{quoted(text)} is not a number of rounds from 1 to {MOST_ROUNDS}.")
 
     async def _end(self) -> None:
         if await self._console.choose("End the session and cancel unfinished kernels?", ("End it",), "No") is not None:

@@ -11,6 +11,7 @@ from engine.cli import options as o
 from engine.cli.output import show, show_json
 from engine.cli.session_access import Target, read_state, reason_option, steers
 from engine.domain import commands as c
+from engine.domain.figure_text import exact
 from engine.domain.settings import Limits, Pauses
 from engine.report.text.lines import Line, Span, fields
 from engine.session.steer import Steering
@@ -127,4 +128,4 @@ def limits(target: Target, **given: Any) -> None:
 
 def _limit_lines(limits: Limits) -> list[Line]:
     values = [(label, getattr(limits, name)) for name, label in _LIMITS.items()]
-    return fields((label, Span("none" if value is None else f"{value:g}")) for label, value in values)
+    return fields((label, Span("none" if value is None else exact(value))) for label, value in values)

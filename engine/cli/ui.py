@@ -59,6 +59,9 @@ def open_ui(action: str = "home", subject: object = None) -> bool:
     if ui is None:
         return False
     if click.get_current_context().find_root().meta.get(_PLAIN):
+        for stream, name in ((sys.stdin, "input"), (sys.stdout, "output")):
+            if stream is None:
+                raise CommandExit(BAD_INPUT, f"--plain needs standard {name}, which is closed: redirect it, or use --headless")
         log_to_file()
         ui.plain(action, subject)
         return True

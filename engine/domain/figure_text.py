@@ -18,6 +18,11 @@ Figures = tuple[str, str, str]
 """A value and the ends of its interval."""
 
 
+def exact(value: float) -> str:
+    """A number that somebody chose, such as a size or a limit, with all of its digits."""
+    return str(value) if isinstance(value, int) else f"{value:.15g}"
+
+
 def digits(value: float) -> str:
     """Three significant digits without an exponent; integer digits are never dropped, and what has six zeros is 0."""
     return _rounded(value, digit_places(value))

@@ -66,6 +66,10 @@ class Pauses:
     """Before this round opens."""
 
 
+MOST_ROUNDS = 10_000
+"""The largest number of rounds that a session is begun with."""
+LARGEST_LIMIT = 10**12
+"""The largest number that a limit or a pause may be changed to. More digits are a slip."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """How much a model may reason, as the providers name it. Each model accepts some of them."""
 TEMPERATURES = (0.0, 2.0)

@@ -13,6 +13,7 @@ from typing import Literal
 
 from engine.domain import corroboration
 from engine.domain import events as e
+from engine.domain.figure_text import exact
 from engine.domain.folds import advance
 from engine.domain.model import Blob, Device, Dialect, Failure, Problem
 from engine.domain.state import CallStatus, Idea, Kernel, ModelCall, SessionState
@@ -174,5 +175,5 @@ def _reconstructed_prompt(state: SessionState, kernel: Kernel, parent_code: str 
 
 def _workload(problem: Problem, name: str) -> str:
     found = problem.workload(name)
-    shape = ", ".join(f"{key}={value:g}" for key, value in found.settings.items()) if found else ""
+    shape = ", ".join(f"{key}={exact(value)}" for key, value in found.settings.items()) if found else ""
     return f"{name} ({shape})" if shape else name

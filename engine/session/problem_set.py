@@ -15,6 +15,7 @@ from pathlib import Path
 from engine.domain import commands as c
 from engine.domain import queries
 from engine.domain.errors import EspalierError
+from engine.domain.figure_text import exact
 from engine.domain.model import Problem
 from engine.domain.settings import Limits
 from engine.domain.state import SessionState
@@ -125,7 +126,7 @@ class ProblemSet:
         pairs = {"seconds": (spent.seconds, budget.seconds), "tokens": (spent.tokens, budget.tokens)}
         for unit, (used, most) in {**pairs, "dollars": (spent.usd, budget.usd)}.items():
             if used is not None and most is not None and used >= most:
-                return f"{used:g} of {most:g} {unit} spent"
+                return f"{exact(round(used, 3))} of {exact(most)} {unit} spent"
         return ""
 
     def limits(self, member: Member) -> Limits:

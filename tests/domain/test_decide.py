@@ -239,11 +239,24 @@ def test_instructions_and_limits_are_recorded(state: SessionState) -> None:
     assert rules.decide(state, c.SetLimits(Limits(rounds=9))) == (e.LimitsChanged(Limits(rounds=9)),)
 
 
-@pytest.mark.parametrize("figure", [float("nan"), float("inf")])
+@pytest.mark.parametrize("figure", [float("nan"), float("inf"), 1e13])
 def test_non_finite_limits_are_rejected(state: SessionState, figure: float) -> None:
     for command in (c.SetLimits(Limits(usd=figure)), c.SetLimits(Limits(light=figure)), c.SetPauses(Pauses(usd=figure))):
         with pytest.raises(CommandRejected, match="invalid limit"):
             rules.decide(state, command)
+
+
+def test_limits_that_no_float_holds_are_rejected(state: SessionState) -> None:
+    huge = 10**400
+    for command in (c.SetLimits(Limits(rounds=huge)), c.SetLimits(Limits(tokens=huge)), c.SetPauses(Pauses(round=huge))):
+        with pytest.raises(CommandRejected, match="invalid limit"):
+            rules.decide(state, command)
+
+
+@pytest.mark.parametrize("target", ["r٣", "r" + "9" * 5000, "r01", "r"])
+def test_a_note_is_on_a_round_by_its_name(state: SessionState, target: str) -> None:
+    with pytest.raises(CommandRejected, match="unknown target"):
+        rules.decide(state, c.AddNote(target, "odd"))
 
 
 def test_ending_a_session_cancels_waiting_kernels(state: SessionState, closed: SessionState) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.domain.figure_text import Figures, digit_figures, ratio_figures
+from engine.domain.figure_text import Figures, digit_figures, exact, ratio_figures
 from engine.domain.figures import Interval
 
 
@@ -26,8 +26,8 @@ def _check(figures: Figures, interval: Interval) -> None:
     value, low, high = figures
     assert len({_decimals(figure) for figure in figures}) == 1, "the figures of one interval share their decimals"
     assert float(low) <= float(value) <= float(high)
-    for figure, exact in zip(figures, (interval.value, interval.low, interval.high), strict=True):
-        assert float(figure) == pytest.approx(exact, rel=0.06), "two significant digits at least"
+    for figure, right in zip(figures, (interval.value, interval.low, interval.high), strict=True):
+        assert float(figure) == pytest.approx(right, rel=0.06), "two significant digits at least"
     assert len(high) <= 7
 
 
@@ -71,3 +71,11 @@ def test_the_figures_of_a_time_belong_together(interval: Interval) -> None:
 )
 def test_a_speedup_has_the_decimals_of_its_value(interval: Interval, written: Figures) -> None:
     assert ratio_figures(interval) == written
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(1_048_577, "1048577"), (10**400, "1" + "0" * 400), (0.95, "0.95"), (1e-5, "1e-05"), (2.0, "2"), (1e6, "1000000")],
+)
+def test_a_chosen_number_has_all_its_digits(number: float, text: str) -> None:
+    assert exact(number) == text

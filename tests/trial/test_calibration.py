@@ -19,6 +19,7 @@ from engine.trial.judge import calibration
 from engine.trial.judge.calibration import Calibration, calibrate
 from engine.trial.judge.cases import Case, ReferenceOnCase, default_class, make_case, output_dtype, output_names
 from engine.trial.judge.correctness_check import describe_check, try_trivial_models
+from engine.trial.judge.known_calibrations import shape_text
 from engine.trial.judge.perturbations import OWN, SPECIAL, WIDE_ONLY
 
 SIZES: Mapping[str, Mapping[str, int]] = {
@@ -472,3 +473,8 @@ def test_a_slow_reference_is_tried_on_fewer_inputs_and_a_note_says_so(monkeypatc
     found = calibrate(reference, "class")
     assert 1 <= len(found.distributions) <= 1 + calibration._LEAST_PERTURBED
     assert any("kinds of perturbed inputs are tried" in note for note in found.notes)
+
+
+def test_shapes_of_a_million_are_told_apart() -> None:
+    """A kept calibration is found by this text; a reason names the shape with it."""
+    assert [shape_text(Workload("a", {"n": n})) for n in (1_048_575, 1_048_577)] == ["n=1048575", "n=1048577"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,50 @@ def test_options_without_effect_on_a_session_that_runs_elsewhere_are_named(tmp_p
         bare = steered("open", SavedSession(tmp_path / "s"), "0")
     assert "Another process runs this session: you steer it from here; --device has no effect.\n" in told
     assert "you steer it from here.\n" in bare
+
+
+@pytest.mark.parametrize("typed", ["9" * 5000, "0" * 5000 + "1", "²", "-1", "1.0"])
+def test_what_is_no_number_of_a_choice_is_asked_again(typed: str, tmp_path: Path) -> None:
+    """``int`` refuses more than 4300 digits."""
+    sessions.whole(tmp_path / "s")
+    text = steered("replay", tmp_path / "s", typed, "0")
+    assert "is not one of the choices" in text
+    assert typed[:10] in text
+    assert max(map(len, text.splitlines())) < 400
+
+
+@pytest.mark.parametrize("typed", ["9" * 5000, "10001", "0"])
+def test_a_number_of_rounds_has_bounds(typed: str, tmp_path: Path) -> None:
+    sessions.whole(tmp_path / "s")
+    assert "is not a number of rounds from 1 to 10000." in steered("open", SavedSession(tmp_path / "s"), "21", typed)
+
+
+def test_bytes_that_are_no_text_are_a_wrong_answer(tmp_path: Path) -> None:
+    sessions.whole(tmp_path / "s")
+    out = io.StringIO()
+    lines_in = io.TextIOWrapper(io.BytesIO(b"\xff\xfe\n0\n"), encoding="utf-8", errors="strict")
+    plain_mode.main("replay", tmp_path / "s", opener=ui.FakeOpener(), lines_in=lines_in, out=out)
+    assert "is not one of the choices" in out.getvalue()
+
+
+@pytest.mark.slow
+def test_sigterm_ends_the_plain_mode_as_an_interruption(tmp_path: Path, windows: list[Window]) -> None:
+    window = Window(command("--plain", "replay", "layernorm"), tmp_path, controlling=True)
+    windows.append(window)
+    window.sees(b"Type a number, then Enter:")
+    window.process.send_signal(signal.SIGTERM)
+    window.sees(b"espalier: interrupted")
+    assert window.process.wait(30) == 130
+    assert b"Traceback" not in window.shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("closing", "name"), [("<&-", "input"), (">&-", "output")])
+def test_the_plain_mode_needs_its_streams(closing: str, name: str) -> None:
+    line = ["sh", "-c", f'"$@" {closing}', "sh", *command("--plain", "replay", "layernorm")]
+    done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"standard {name}, which is closed" in done.stderr
 
 
 @pytest.mark.slow

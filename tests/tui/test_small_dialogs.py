@@ -81,6 +81,21 @@ def test_every_form_says_how_to_save_and_to_leave(size: tuple[int, int]) -> None
     asyncio.run(act())
 
 
+def test_limits_of_millions_are_saved_as_they_are_shown() -> None:
+    limits = Limits(rounds=9, tokens=2_500_001, usd=1234567.89, light=0.95)
+
+    async def act() -> None:
+        app, form, answers = ui.app(), LimitsForm(limits), list[Limits | None]()
+        async with app.run_test(size=(80, 24)) as pilot:
+            app.push_screen(form, answers.append)
+            await ui.until(pilot, lambda: form.is_active)
+            assert form.query_one("#tokens", Input).value == "2500001"
+            await pilot.press("ctrl+s")
+            await ui.until(pilot, lambda: answers == [limits])
+
+    asyncio.run(act())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(40, 12), (80, 24)])
 def test_a_limit_with_a_value_says_what_it_means(size: tuple[int, int]) -> None:

@@ -13,6 +13,7 @@ from textual.containers import Grid, Horizontal, Vertical
 from textual.events import DescendantFocus
 from textual.widgets import Button, Input, Label, Static
 
+from engine.domain.figure_text import exact
 from engine.domain.model_text import duration_text, parse_duration
 from engine.domain.settings import Limits, Pauses
 from tui.screens.dialogs import Dialog, show_beside
@@ -31,7 +32,7 @@ class Field(NamedTuple):
 
     def text(self, value: float | None) -> str:
         """The value as it is typed; empty for ``None``."""
-        return "" if value is None else duration_text(value) if self.duration else f"{value:g}"
+        return "" if value is None else duration_text(value) if self.duration else exact(value)
 
     def read(self, text: str) -> float | None:
         """The number in a text; ``None`` for an empty one. Raises ValueError."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from engine.domain import commands as c
@@ -13,7 +12,7 @@ from engine.domain.errors import CommandRejected
 from engine.domain.model import ENGINEER, Author, Blob
 from engine.domain.rules import on_ideas, on_kernels, on_undo, permissions
 from engine.domain.rules.lookup import call_of
-from engine.domain.settings import Mode, ModelSettings, Pauses
+from engine.domain.settings import LARGEST_LIMIT, Mode, ModelSettings, Pauses
 from engine.domain.state import CallStatus, SessionState
 
 
@@ -61,29 +60,30 @@ def _note(state: SessionState, target: str, text: str) -> e.Event:
     if not text.strip():
         raise CommandRejected("a note needs text")
     known = not target or target in state.kernels or target in state.ideas
-    if not known and not (target.startswith("r") and target[1:].isdecimal() and int(target[1:]) in state.rounds):
+    if not known and target not in {f"r{number}" for number in state.rounds}:
         raise CommandRejected(f"unknown target {target!r} for a note: name a kernel (k3), an idea (i2) or a round (r1)")
     return e.NoteAdded(target, text)
 
 
 def _limits(state: SessionState, changed: e.LimitsChanged) -> tuple[e.Event, ...]:
-    _finite(changed.limits.seconds, changed.limits.usd, changed.limits.light)
+    limits = changed.limits
+    _bounded(limits.rounds, limits.seconds, limits.kernels, limits.tokens, limits.usd, limits.plateau, limits.light)
     if state.closed is None:
         return (changed,)
     still = queries.stop_reason(replace(state, limits=changed.limits, capped=None))
     return (changed,) if still is not None else (changed, e.SessionReopened())
 
 
-def _finite(*figures: float | None) -> None:
-    """Raises CommandRejected for NaN and infinity: nothing exceeds them, so they would disable the limit silently."""
+def _bounded(*figures: float | None) -> None:
+    """Raises CommandRejected for NaN, infinity and huge numbers: nothing exceeds them, so the limit would be none."""
     for figure in figures:
-        if figure is not None and not math.isfinite(figure):
-            raise CommandRejected(f"invalid limit {figure}: give a finite number, or none")
+        if figure is not None and not abs(figure) <= LARGEST_LIMIT:
+            raise CommandRejected(f"invalid limit {figure}: give a number up to {LARGEST_LIMIT}, or none")
 
 
 def _models(models: ModelSettings) -> e.Event:
     temperatures = [options.temperature for options in models.options.values()]
-    _finite(models.patience, *temperatures, *(options.timeout for options in models.options.values()))
+    _bounded(models.patience, *temperatures, *(options.timeout for options in models.options.values()))
     if models.patience < 0 or models.concurrency < 1:
         raise CommandRejected("patience cannot be negative, and at least one call must be allowed at a time")
     return e.ModelsChanged(models)
@@ -92,7 +92,7 @@ def _models(models: ModelSettings) -> e.Event:
 def _pausing(state: SessionState, command: c.SetPauses | c.PauseSearch | c.ResumeSearch) -> tuple[e.Event, ...]:
     match command:
         case c.SetPauses(pauses):
-            _finite(pauses.usd)
+            _bounded(pauses.tokens, pauses.usd, pauses.round)
             return (e.PausesChanged(pauses),)
         case c.PauseSearch(reason):
             if state.paused is not None or state.closed is not None:

@@ -21,7 +21,7 @@ from engine.domain import (
     queries,
     suite,
 )
-from engine.domain.figure_text import ratio_figures
+from engine.domain.figure_text import exact, ratio_figures
 from engine.domain.mismatch import Mismatch
 from engine.domain.mismatch_words import prompt_lines
 from engine.domain.model import Device, FailureKind, Interval, Measurement, Number, PrecisionClass, Resources
@@ -81,7 +81,7 @@ def workload_facts(state: SessionState, *, operands: bool = True) -> str:
     """The measured workload: its settings, and shapes, element types and constants."""
     assert state.opened is not None
     measured = state.opened.problem.workload(state.opened.settings.workload)
-    settings = ", ".join(f"{k} = {v:g}" for k, v in measured.settings.items()) if measured else ""
+    settings = ", ".join(f"{k} = {exact(v)}" for k, v in measured.settings.items()) if measured else ""
     lines = [f"`{state.opened.settings.workload}`" + (f": {settings}" if settings else "")]
     if measured is not None and (overridden := _overridden(state.opened.problem.reference, measured.settings)):
         lines.append(f"- these values replace those in the reference's text: {overridden}")
@@ -109,7 +109,7 @@ def _suite_facts(state: SessionState) -> Iterator[str]:
         time = known.baselines.get(base) if known is not None else None
         costs = [f"{base} {time.value:.4g} us"] if time is not None else []
         costs += [f"SOL {known.floor_us:.4g} us, bound by {known.bound}"] if known is not None else []
-        shape = ", ".join(f"{key} = {value:g}" for key, value in settings.items())
+        shape = ", ".join(f"{key} = {exact(value)}" for key, value in settings.items())
         yield f"- `{name}`: {'; '.join(filter(None, (shape, *costs)))}"
     yield "Operands and constants of the first workload:"
 
@@ -125,7 +125,7 @@ def _overridden(reference: str, settings: Mapping[str, Number]) -> str:
         if isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant):
             written.update({name.id: one.value.value for name in one.targets if isinstance(name, ast.Name)})
     changed = [(name, written[name], value) for name, value in settings.items() if name in written and written[name] != value]
-    return ", ".join(f"{name} = {value:g} instead of {before}" for name, before, value in changed)
+    return ", ".join(f"{name} = {exact(value)} instead of {before}" for name, before, value in changed)
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from engine.domain import columns, corroboration, predictions, queries
 from engine.domain.events import Entry
+from engine.domain.figure_text import exact
 from engine.domain.folds import advance
 from engine.domain.model import Blob, Dialect, Interval, Measurement
 from engine.domain.predictions import PredictionRecord
@@ -176,7 +177,7 @@ def page(session: str, entries: tuple[Entry, ...], read: Read) -> Page:
 def _facts(state: SessionState) -> Iterator[tuple[str, str]]:
     problem, workload = queries.problem_and_workload(state)
     found = state.opened.problem.workload(workload) if state.opened else None
-    shape = ", ".join(f"{key} = {value:g}" for key, value in found.settings.items()) if found else ""
+    shape = ", ".join(f"{key} = {exact(value)}" for key, value in found.settings.items()) if found else ""
     yield ("problem", problem)
     members = columns.workloads(state)
     if len(members) > 1:

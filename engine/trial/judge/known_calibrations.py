@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.domain.figure_text import exact
 from engine.domain.model import Workload
 from engine.problem.chance_holdout import BY_CHANCE
 from engine.problem.reference import Reference
@@ -12,7 +13,7 @@ from engine.trial.judge.preparation_cache import Calibrations, KeptCalibration
 
 def shape_text(workload: Workload) -> str:
     """The settings of a workload on one line."""
-    return ", ".join(f"{k}={v:g}" for k, v in workload.settings.items())
+    return ", ".join(f"{k}={exact(v)}" for k, v in workload.settings.items())
 
 
 class KnownCalibrations:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.domain import work as w
+from engine.domain.figure_text import exact
 from engine.domain.model import Role
 from engine.sandbox.confinement import CommandLimits, Confinement, run_confined
 from engine.sandbox.include_trees import include_trees
@@ -205,7 +206,7 @@ def _read(case: KernelCase, output: str, status: int, *, timed_out: bool) -> _Sa
 
 
 def _name(case: KernelCase) -> str:
-    settings = ", ".join(f"{k}={v:g}" for k, v in case.workload.settings.items())
+    settings = ", ".join(f"{k}={exact(v)}" for k, v in case.workload.settings.items())
     return settings or case.workload.name
 
 
