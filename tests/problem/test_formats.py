@@ -242,6 +242,23 @@ def test_a_shape_may_state_a_size_instead_of_an_axis(tmp_path: Path, write: Call
     assert torch.equal(space["ModelNew"]()(x, factor), right)
 
 
+@pytest.mark.parametrize("write", [files.write_sol, files.write_kernelbot])
+def test_the_reference_of_a_folder_stands_for_the_folder(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+    """A user of KernelBench names it so; it was refused, as it defines no Model."""
+    folder = write(tmp_path)
+    (folder / "reference.py").touch()
+    assert catalog.find(str(folder / "reference.py")).workloads == catalog.find(str(folder)).workloads
+
+
+@pytest.mark.parametrize("name", ["reference.py", "shapes.py", "problem.yaml"])
+def test_a_file_of_kernelbench_hard_stands_for_its_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "reference.py").write_text(HARD)
+    (tmp_path / "shapes.py").write_text("SHAPES = [{'T': 2, 'H': 8}]\n")
+    (tmp_path / "problem.yaml").write_text("name: plus\n")
+    problem = catalog.find(str(tmp_path / name))
+    assert problem.workloads == catalog.find(str(tmp_path)).workloads
+
+
 def axes(**changed: Any) -> dict[str, Any]:
     return {**files.definition()["axes"], **changed}
 
