@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from engine.domain.errors import ProblemError
-from engine.domain.model import Number, Problem, Workload
+from engine.domain.model import Dialect, Number, Problem, Workload
 from engine.journal.shipped import shipped_folder
 from engine.problem import reference_code, strict_toml
 from engine.problem.digest import content_digest
@@ -120,7 +120,8 @@ _FORMATS = (
     "a problem is a Python file in KernelBench's format, a folder with reference.py, task.yml or definition.json, "
     "or a FlashInfer definition below definitions/"
 )
-_NOT_PYTHON = frozenset({".json", ".jsonl", ".yml", ".yaml", ".toml", ".md", ".cu", ".cpp", ".cc", ".ipynb"})
+_DATA = (".json", ".jsonl", ".yml", ".yaml", ".toml", ".md", ".ipynb")
+_NOT_PYTHON = frozenset((*_DATA, *(dialect.suffix for dialect in Dialect if not dialect.in_python)))
 
 
 def _unknown(spec: str, exists: bool) -> str:
