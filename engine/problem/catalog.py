@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from engine.domain.errors import ProblemError
-from engine.domain.model import Number, Problem, Workload
+from engine.domain.model import Dialect, Number, Problem, Workload
 from engine.journal.shipped import shipped_folder
 from engine.problem import reference_code, strict_toml
 from engine.problem.digest import content_digest
@@ -116,6 +116,13 @@ def workloads_for(problem: Problem, workload: str, suite: str, default: str) -> 
 
 _ADVICE = "`espalier problems` lists those that ship; a folder with reference.py or a KernelBench file works too"
 
+_FORMATS = (
+    "a problem is a Python file in KernelBench's format, a folder with reference.py, task.yml or definition.json, "
+    "or a FlashInfer definition below definitions/"
+)
+_DATA = (".json", ".jsonl", ".yml", ".yaml", ".toml", ".md", ".ipynb")
+_NOT_PYTHON = frozenset((*_DATA, *(dialect.suffix for dialect in Dialect if not dialect.in_python)))
+
 
 def _unknown(spec: str, exists: bool) -> str:
     if exists:
@@ -165,6 +172,9 @@ class _Declared:
 
 def _from_folder(path: Path, origin: str) -> Problem:
     if not (path / REFERENCE).is_file():
+        inner = recognise.problem_in(path)
+        if inner is not None:
+            raise ProblemError(f"folder {_quoted(str(path))} contains problems and is none itself: name one, such as {inner}")
         raise ProblemError(f"folder {_quoted(str(path))} has no {REFERENCE}: add one to make it a problem")
     text = _read(path / REFERENCE)
     table_path = path / TABLE
@@ -173,6 +183,8 @@ def _from_folder(path: Path, origin: str) -> Problem:
 
 
 def _from_file(path: Path) -> Problem:
+    if path.suffix.lower() in _NOT_PYTHON:
+        raise ProblemError(f"{path}: no problem: {_FORMATS}")
     return _problem(path.stem, str(path), _read(path), _Declared(), (str(path), ""))
 
 

@@ -22,6 +22,7 @@ SUFFIXES = {dialect.suffix: dialect for dialect in Dialect} | {".cc": Dialect.CP
 _LAUNCH = re.compile(r"\blaunch\s*\(")
 _LAUNCH_DECLARED = re.compile(r"\bvoid\s+launch\s*\(")
 _MODEL = re.compile(r"^(?:(?:class|def)[ \t]+ModelNew\b|ModelNew[ \t]*=[^=])", re.MULTILINE)
+_REFERENCE = re.compile(r"^class[ \t]+Model\b", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,8 @@ def _python_dialect(text: str, name: str) -> tuple[Dialect, Contract]:
     if directives(text, Dialect.TRITON, "launch"):
         return Dialect.TRITON, Contract.PLAN
     if not _MODEL.search(text):
+        if _REFERENCE.search(text):
+            raise KernelCodeError(f"{name} has no `class ModelNew`, but a `class Model`: rename it to ModelNew")
         raise KernelCodeError(
             f"{name} has no `class ModelNew`: a python kernel is a KernelBench module, a triton kernel has `# @launch` lines"
         )

@@ -217,6 +217,48 @@ def test_a_solution_becomes_a_module(tmp_path: Path, destination: bool) -> None:
         solutions.module_of(path, problem.origin_format, problem.reference, problem.attachments)
 
 
+@pytest.mark.parametrize("write", [files.write_sol, files.write_flashinfer])
+def test_a_shape_may_state_a_size_instead_of_an_axis(tmp_path: Path, write: Callable[[Path, dict[str, Any]], Path]) -> None:
+    written = files.definition(
+        inputs={"x": {"shape": ["M", "1"], "dtype": "float32"}, "factor": {"shape": None, "dtype": "float32"}},
+        outputs={"out": {"shape": ["M", "01"], "dtype": "float32"}},
+    )
+    problem = catalog.find(str(write(tmp_path / "p", written)))
+    (x, factor), (right,) = outputs(problem)
+    assert isinstance(x, torch.Tensor)
+    assert x.shape == (4, 1)
+    assert reference(problem).signature().operands[-1].shape == (4, 1)
+    assert problem.origin_format is not None
+    solution = {
+        "name": "mine", "definition": "scale", "author": "me",
+        "spec": {"languages": ["pytorch"], "language": "python", "target_hardware": ["LOCAL"], "entry_point": "k.py::go"},
+        "sources": [{"path": "k.py", "content": "def go(x, factor, out):\n    out.copy_(x * factor)\n"}],
+    }  # fmt: skip
+    path = tmp_path / "solution.json"
+    path.write_text(json.dumps(solution))
+    name, text = solutions.module_of(path, problem.origin_format, problem.reference, problem.attachments)
+    space: dict[str, Any] = {}
+    exec(compile(text, name, "exec"), space)
+    assert torch.equal(space["ModelNew"]()(x, factor), right)
+
+
+@pytest.mark.parametrize("write", [files.write_sol, files.write_kernelbot])
+def test_the_reference_of_a_folder_stands_for_the_folder(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+    """A user of KernelBench names it so; it was refused, as it defines no Model."""
+    folder = write(tmp_path)
+    (folder / "reference.py").touch()
+    assert catalog.find(str(folder / "reference.py")).workloads == catalog.find(str(folder)).workloads
+
+
+@pytest.mark.parametrize("name", ["reference.py", "shapes.py", "problem.yaml"])
+def test_a_file_of_kernelbench_hard_stands_for_its_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "reference.py").write_text(HARD)
+    (tmp_path / "shapes.py").write_text("SHAPES = [{'T': 2, 'H': 8}]\n")
+    (tmp_path / "problem.yaml").write_text("name: plus\n")
+    problem = catalog.find(str(tmp_path / name))
+    assert problem.workloads == catalog.find(str(tmp_path)).workloads
+
+
 def axes(**changed: Any) -> dict[str, Any]:
     return {**files.definition()["axes"], **changed}
 
@@ -228,6 +270,8 @@ def output(axis: str, dtype: str) -> dict[str, Any]:
 BAD_DEFINITIONS = {
     "an unknown dtype": (files.definition(outputs=output("M", "float7")), "outputs.out.dtype: unknown dtype"),
     "an unknown axis": (files.definition(outputs=output("Q", "int8")), "outputs.out.shape: 'Q' is no axis"),
+    "a negative number for an axis": (files.definition(outputs=output("-1", "int8")), "outputs.out.shape: '-1' is no axis"),
+    "a huge number for an axis": (files.definition(outputs=output("9" * 20, "int8")), f"out.shape: {'9' * 20} is no size"),
     "a cycle": (
         files.definition(axes=axes(A={"type": "expr", "expression": "B"}, B={"type": "expr", "expression": "A"})),
         "axes A, B depend on each other",
@@ -261,7 +305,7 @@ BAD_WORKLOADS = {
         files.workload(inputs={"x": {"type": "random"}, "factor": {"type": "scalar", "value": 10**30}}),
         "of at most 64 bits",
     ),
-    "an unknown type": (files.workload(inputs={"x": {"type": "magic"}}), "line 1: inputs.x: expected random"),
+    "an unknown type": (files.workload(inputs={"x": {"type": "magic"}}), "line 1: inputs.x.type: 'magic': expected random"),
     "a missing file": (
         files.workload(inputs={"x": {"type": "safetensors", "path": "gone.safetensors", "tensor_key": "x"}}),
         "line 1: inputs.x.path: no file 'gone.safetensors'",

@@ -228,6 +228,22 @@ def test_an_empty_folder_is_rejected(tmp_path: Path) -> None:
     assert "has no reference.py" in error(str(tmp_path))
 
 
+@pytest.mark.parametrize("name", ["config.json", "kernel.cu", "README.md", "problems.yaml"])
+def test_a_file_of_no_known_format_is_not_read_as_python(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("__global__ 1st\n")
+    assert f"{name}: no problem: a problem is a Python file in KernelBench's format" in error(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("inner", ["level1/1_relu.py", "tasks/sort/task.yml", "set/definitions/gemm/g.json"])
+def test_a_folder_of_problems_is_refused_with_one_of_them(tmp_path: Path, inner: str) -> None:
+    file = tmp_path / inner
+    file.parent.mkdir(parents=True)
+    file.write_text("def get_init_inputs():\n    return []\n")
+    named = file.parent if file.suffix == ".yml" else file
+    folder = file.parent if file.suffix == ".py" else file.parent.parent
+    assert error(str(folder)).endswith(f"contains problems and is none itself: name one, such as {named}")
+
+
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda t: t.encode("utf-8", "surrogatepass"))))

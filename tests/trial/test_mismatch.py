@@ -187,6 +187,27 @@ def test_what_the_wrong_elements_have_in_common(name: str) -> None:
         assert (nature[0].kind, nature[0].text) == (kind, text)
 
 
+SMALL: dict[str, tuple[Break, str]] = {
+    "offset": (lambda o: o.sub_(0.0005), "the expected values - 0.0005"),
+    "factor": (lambda o: o.mul_(1.001), "1.001 times the expected values"),
+    "rounding": (lambda o: o.bfloat16().float(), "errors as small as those of half precision arithmetic, which is not allowed"),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_small_offset_or_factor_is_no_matter_of_precision(name: str) -> None:
+    """A constant of 0.2002 for 0.2 was called half precision."""
+    change, text = SMALL[name]
+    right = reference(40, 50).float().double()
+    output = right.float()
+    changed = change(output)
+    found = MismatchTally("out", changed if isinstance(changed, torch.Tensor) else output, 1e-4, 1.0, 0xFF)
+    found.add(0, right.reshape(-1))
+    evidence = found.result("half precision")
+    assert evidence is not None
+    assert evidence.observations[1].text == text
+
+
 def test_right_elements_are_no_evidence() -> None:
     right = reference(5, 7)
     assert tally(right.float(), right) is None

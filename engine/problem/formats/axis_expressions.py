@@ -22,6 +22,17 @@ class ExpressionError(EspalierError):
     """One line: what is wrong with an expression."""
 
 
+def literal(axis: str) -> int | None:
+    """The size that a shape states by itself, as in ``["M", "1"]``; ``None`` for an axis's name."""
+    return int(axis) if axis.isascii() and axis.isdecimal() else None
+
+
+def size(axis: str, sizes: Mapping[str, int]) -> int:
+    """The size of one entry of a shape: an axis's, or the number that it is."""
+    number = literal(axis)
+    return sizes[axis] if number is None else number
+
+
 def names_in(text: str) -> frozenset[str]:
     """The axes that an expression reads. Raises ExpressionError."""
     return frozenset(node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name))

@@ -27,7 +27,7 @@ def check_outputs(problem: Problem, workload: Workload, operands: Sequence[Opera
     }
     sizes = axis_expressions.resolve({a: t for a, t in declared.axes.items() if isinstance(t, str) and t}, known)
     for tensor, operand in zip(declared.outputs, outputs, strict=True):
-        shape = [sizes[axis] for axis in tensor.axes or ()]
+        shape = [axis_expressions.size(axis, sizes) for axis in tensor.axes or ()]
         if list(operand.shape) != shape:
             raise ProblemError(
                 f"{file}: outputs.{tensor.name}.shape: the reference returns {list(operand.shape)} on workload "

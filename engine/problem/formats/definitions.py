@@ -68,7 +68,7 @@ class Definition:
             raise ProblemError(f"{where}: {error}") from None
 
     def shape(self, tensor: TensorJson, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        return tuple(sizes[axis] for axis in tensor.shape or ())
+        return tuple(axis_expressions.size(axis, sizes) for axis in tensor.shape or ())
 
 
 def checked(written: DefinitionJson, file: str, fallback: str) -> Definition:
@@ -135,7 +135,10 @@ def _check_tensor(definition: Definition, place: str, name: str, tensor: TensorJ
     if len(tensor.shape or ()) > MOST_DIMENSIONS:
         raise ProblemError(f"{file}: {place}.shape: more than {MOST_DIMENSIONS} axes")
     for axis in tensor.shape or ():
-        if axis not in definition.written.axes:
+        number = axis_expressions.literal(axis)
+        if number is not None and number > _LARGEST_AXIS:
+            raise ProblemError(f"{file}: {place}.shape: {axis[:60]} is no size")
+        if number is None and axis not in definition.written.axes:
             known = shown(list(definition.written.axes))
             raise ProblemError(f"{file}: {place}.shape: {axis[:60]!r} is no axis: there are {known}")
 
@@ -223,7 +226,8 @@ class Cases:
                     known[text] = len(known)
                     self.attachments[f"{name}.{known[text]}"] = text
                 return known[text]
-        raise ProblemError(f"{where}: expected random, scalar with a value, safetensors with path and tensor_key, or custom")
+        kinds = "random, scalar with a value, safetensors with path and tensor_key, or custom"
+        raise ProblemError(f"{where}.type: {how.type[:60]!r}: expected {kinds}")
 
     def _name(self, written: WorkloadJson) -> str:
         """Readable: the variable axes, ``M256``; the identifier's beginning is added where two are the same."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine.problem.formats.axis_expressions import literal
 from engine.problem.formats.definition_json import DefinitionJson, TensorJson
 
 _NARROW = ("float8_e4m3fn", "float8_e5m2")
@@ -68,7 +69,7 @@ def _input(name: str, tensor: TensorJson, parts: Parts, peer: str, *, sampling: 
             return f'_stored(f"{name}.{{{own}}}")'
         case "scalar":
             return _scalar(own, tensor)
-    axes = [parts.names[axis] for axis in tensor.shape or ()]
+    axes = [parts.names[axis] if (size := literal(axis)) is None else str(size) for axis in tensor.shape or ()]
     shape = f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
     text = _random(shape, tensor.dtype)
     if tensor.shape is None:

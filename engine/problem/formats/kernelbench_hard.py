@@ -19,7 +19,7 @@ from engine.problem.formats import building, licences
 from engine.problem.formats.documents import as_shape, literals, text_of, yaml_file
 
 NAME = "kernelbench-hard"
-_REFERENCE, _SHAPES, _PROBLEM = "reference.py", "shapes.py", "problem.yaml"
+FILES = _REFERENCE, _SHAPES, _PROBLEM = "reference.py", "shapes.py", "problem.yaml"
 _DTYPES = {
     "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "bfloat16", "fp8_e4m3": "bfloat16", "bfloat16": "bfloat16",
 }  # fmt: skip

@@ -18,6 +18,7 @@ from engine.domain.model import Dialect, Problem
 from engine.domain.problem_format import ProblemFormat
 from engine.problem import reference_code
 from engine.problem.formats import flashinfer, kernelbot, sol
+from engine.problem.formats.axis_expressions import literal
 from engine.problem.formats.documents import json_file, text_of
 from engine.problem.names import unused_name
 
@@ -125,7 +126,7 @@ def _destination(origin_format: ProblemFormat, call: str, where: str) -> list[st
     device = f", device={first}.device" if first else ""
     lines = [f"        {names[axis]} = {text}" for axis, text in _axes(origin_format, names, where)]
     for tensor in origin_format.outputs:
-        axes = [names[axis] for axis in tensor.axes or ()]
+        axes = [names[axis] if (size := literal(axis)) is None else str(size) for axis in tensor.axes or ()]
         shape = f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
         lines.append(f"        {tensor.name} = _torch.empty({shape}, dtype=_torch.{tensor.dtype}{device})")
     inputs = [tensor.name for tensor in origin_format.inputs]
@@ -165,7 +166,8 @@ def _axes(origin_format: ProblemFormat, names: Mapping[str, str], where: str) ->
 
     for output in origin_format.outputs:
         for axis in output.axes or ():
-            add(axis)
+            if literal(axis) is None:
+                add(axis)
     return list(found.items())
 
 

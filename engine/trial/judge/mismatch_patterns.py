@@ -26,6 +26,8 @@ _WIDE = 0.75
 """A sparse region that covers this share of a dimension is not bounded in it."""
 _FIT = 1e-5
 """Largest share of the values' squares that a factor or an offset leaves unexplained."""
+_LEAST_ALIKE = 8
+"""Least number of wrong elements whose small differences can show one factor or offset."""
 _MATCHES = 0.98
 """Least share of sampled elements that equal the transposed or shifted reference."""
 _LEAST_SAMPLED = 8
@@ -230,7 +232,9 @@ def _nature(counts: WrongCounts) -> Iterator[Observation]:
             yield _seen(kind, words if whole else f"{count} of them {words}", words if whole else f"some of them {words}")
     if counts.not_written or counts.like:
         if counts.like and not counts.not_written:
-            yield _seen(Pattern.PRECISION, f"errors as small as those of {counts.like} arithmetic, which is not allowed")
+            yield _small(counts.sums) or _seen(
+                Pattern.PRECISION, f"errors as small as those of {counts.like} arithmetic, which is not allowed"
+            )
         return
     if (displaced := _displaced(counts)) is not None:
         yield displaced
@@ -264,11 +268,26 @@ def _simple(sums: Sums) -> Observation | None:
         left = sums.o_squared - factor * sums.product
         if sums.o_squared > 0 and left <= _FIT * sums.o_squared and abs(factor - 1) > math.sqrt(_FIT):
             return _seen(Pattern.FACTOR, f"{factor:.6g} times the expected values")
+    return _offset(sums)
+
+
+def _offset(sums: Sums, digits: int = 6) -> Observation | None:
     mean = sums.d / sums.count
     left = sums.d_squared - sums.count * mean * mean
     if sums.d_squared > 0 and left <= _FIT * sums.d_squared:
-        return _seen(Pattern.OFFSET, f"the expected values {'+' if mean > 0 else '-'} {abs(mean):.6g}")
+        return _seen(Pattern.OFFSET, f"the expected values {'+' if mean > 0 else '-'} {abs(mean):.{digits}g}")
     return None
+
+
+def _small(sums: Sums) -> Observation | None:
+    """Differences as small as a precision class's that are one offset or one factor: a wrong constant, not arithmetic."""
+    if sums.count < _LEAST_ALIKE or sums.least == sums.largest:
+        return None
+    if (offset := _offset(sums, 3)) is not None or not sums.e_squared:
+        return offset
+    excess = (sums.product - sums.e_squared) / sums.e_squared
+    left = sums.d_squared - excess * excess * sums.e_squared
+    return _seen(Pattern.FACTOR, f"{1 + excess:.6g} times the expected values") if left <= _FIT * sums.d_squared else None
 
 
 def _seen(kind: Pattern, text: str, general: str = "") -> Observation:
