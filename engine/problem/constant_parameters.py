@@ -29,7 +29,7 @@ _AROUND_ZERO = 0.5
 _SEEDS = 2**63
 
 
-class Constants(StrEnum):
+class Varied(StrEnum):
     """What constant parameters and buffers hold in a judged model."""
 
     APART = "apart"
@@ -139,7 +139,7 @@ def varied_constants(
 ) -> Iterator[Callable[[nn.Module], None]]:
     """Within: parameters and buffers that are among ``constants`` vary as a model is constructed, for a trial on ``device``.
 
-    ``alike``: those of the same number and count of elements get the same values (``Constants.ALIKE``). Yields a function that
+    ``alike``: those of the same number and count of elements get the same values (``Varied.ALIKE``). Yields a function that
     varies what a finished model still holds constant. Random generators are left unchanged.
     """
 

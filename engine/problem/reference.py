@@ -23,7 +23,7 @@ from engine.domain.model import Problem, Role, Signature, Workload
 from engine.problem import header, row_slices
 from engine.problem.allocation_counter import WIDENING, AllocationCounter, ForwardMemory, exact_bytes
 from engine.problem.bytes_read import ReadCounter
-from engine.problem.constant_parameters import Constant, Constants, counted_constants, varied_constants
+from engine.problem.constant_parameters import Constant, Varied, counted_constants, varied_constants
 from engine.problem.fake_conversion import convertible_modules
 from engine.problem.formats.declared import check_outputs
 from engine.problem.forward_outputs import ForwardOutputs
@@ -132,11 +132,11 @@ class Reference:
         with seeded(seed, self.device), drawn_on(self.device, seed):
             return self._loaded.make_model(self.device, there=sample)
 
-    def judged_model(self, seed: int, *, sample: bool = False, constants: Constants = Constants.APART) -> nn.Module:
+    def judged_model(self, seed: int, *, sample: bool = False, constants: Varied = Varied.APART) -> nn.Module:
         """``model``, with its constant parameters and buffers varied (see ``constant_parameters``)."""
-        if constants is Constants.KEPT or not self.constants:
+        if constants is Varied.KEPT or not self.constants:
             return self.model(seed, sample=sample)
-        varied = varied_constants(seed, self.constants, self.device, alike=constants is Constants.ALIKE)
+        varied = varied_constants(seed, self.constants, self.device, alike=constants is Varied.ALIKE)
         with seeded(seed, self.device), drawn_on(self.device, seed), varied as finish:
             model = self._loaded.make_model(self.device, there=sample)
             finish(model)

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from engine.domain.model import FailureKind, Measurement, Role, Signature
 from engine.domain.regimes import Sustained
-from engine.problem.constant_parameters import Constants
+from engine.problem.constant_parameters import Varied
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.judged_calls import CheckTally, judged_call
 from engine.trial.judge.runner_client import RunnerClient
@@ -36,7 +36,7 @@ Found = TypeVar("Found", Measurement, Sustained)
 class _Decision:
     """What one module is judged on, with caveats; empty ones for the reference's weights, with all constants apart."""
 
-    constants: Constants = Constants.APART
+    constants: Varied = Varied.APART
     why: str = ""
     """The caveat where they are not apart."""
     own: str = ""
@@ -55,10 +55,10 @@ class ModuleWeights:
         """Whether nothing is left to decide."""
         return candidate.contract != "module" or candidate.source in self._decisions
 
-    def constants(self, *candidates: Candidate) -> Constants:
+    def constants(self, *candidates: Candidate) -> Varied:
         """What constants hold for these kernels, as far as is known: what all of them are right with."""
         decided = (self._decision(candidate).constants for candidate in candidates)
-        return max(decided, key=_LEVELS.index, default=Constants.APART)
+        return max(decided, key=_LEVELS.index, default=Varied.APART)
 
     def are_own(self, candidate: Candidate) -> bool:
         """Whether this kernel keeps the weights of its constructor."""
@@ -76,7 +76,7 @@ class ModuleWeights:
     def marked(self, found: Found, *candidates: Candidate) -> Found:
         """``found``, not corroborated where one of these kernels is not known to be right with other constants."""
         decisions = (self._decision(one) for one in candidates)
-        doubts = tuple(f"not corroborated: {one.why}" for one in decisions if one.constants is Constants.KEPT)
+        doubts = tuple(f"not corroborated: {one.why}" for one in decisions if one.constants is Varied.KEPT)
         return replace(found, corroborated=False, doubts=found.doubts + doubts) if doubts else found
 
     def renew(self, bed: TestBed, *candidates: Candidate, scalars: bool = False) -> None:
@@ -96,11 +96,11 @@ class ModuleWeights:
         first: TrialFailed | None = None
         try:
             for constants in _tried_on(bed):
-                if constants is not Constants.APART:
+                if constants is not Varied.APART:
                     bed.new_model(constants=constants, scalars=bed.varies_scalars)
                 for own in (False, True):
                     self._tried = candidate.source if own else None
-                    if own or constants is not Constants.APART:
+                    if own or constants is not Varied.APART:
                         reload()
                     if own and not runner.different:  # the same again
                         continue
@@ -115,16 +115,16 @@ class ModuleWeights:
         raise _wrong_on_own(first, _some(bed, runner.different))
 
 
-_LEVELS = tuple(Constants)
+_LEVELS = tuple(Varied)
 """From the most demanding one."""
 
 
-def _tried_on(bed: TestBed) -> Sequence[Constants]:
+def _tried_on(bed: TestBed) -> Sequence[Varied]:
     """What constants hold as a module is tried, one after the other."""
     if not bed.varied_constants:
-        return (Constants.APART,)
+        return (Varied.APART,)
     several = max(bed.reference.constants.values()) > 1
-    return _LEVELS if several else (Constants.APART, Constants.KEPT)
+    return _LEVELS if several else (Varied.APART, Varied.KEPT)
 
 
 def has_weights(signature: Signature) -> bool:
@@ -145,14 +145,14 @@ def _call(bed: TestBed, runner: RunnerClient) -> CheckTally | TrialFailed:
     return tally
 
 
-def _decided(bed: TestBed, runner: RunnerClient, first: TrialFailed | None, constants: Constants, *, own: bool) -> _Decision:
+def _decided(bed: TestBed, runner: RunnerClient, first: TrialFailed | None, constants: Varied, *, own: bool) -> _Decision:
     """The decision on a module that is right like this. Raises TrialFailed if it has left out constants that it takes, or taken
     one for another."""
     names = _some(bed, runner.different)
     kept = f"judged with its constructor's own {names}: wrong with the reference's, as load_state_dict sets them" if own else ""
-    if constants is Constants.APART or first is None:
+    if constants is Varied.APART or first is None:
         return _Decision(own=kept)
-    are_alike = constants is Constants.ALIKE
+    are_alike = constants is Varied.ALIKE
     if not runner.unmatched and not (are_alike and own):
         found = "right where those of one size are alike: one taken for another?" if are_alike else _LEFT_OUT
         reason = f"{first.failure.reason}, with constant parameters varied; {found}"
