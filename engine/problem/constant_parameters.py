@@ -2,18 +2,21 @@
 
 Affine weights of ones, zero biases, running statistics and weights that copy their input hide a kernel that leaves them out.
 While a model is constructed, every such tensor gets random values near its number instead: nonzero ones keep their sign. The
-values depend on the seed, the number, the count of elements and the trial's device only, on which they are drawn: a kernel's
-module with other names or another order of layers gets the same ones, and one that prepares its weights in the constructor
-prepares these.
+values depend on the seed, the number, the count of elements, the trial's device, on which they are drawn, and the tensor's
+place among those of as many elements in the order of registration: a kernel that takes one constant for another is wrong. A
+module with other names gets the same ones, and one that prepares its weights in the constructor prepares these. For a module
+that registers them in another order they are ``alike``: the place does not count.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 import torch
@@ -24,6 +27,17 @@ _SHARE = 0.25
 """Values lie within this share of the constant."""
 _AROUND_ZERO = 0.5
 _SEEDS = 2**63
+
+
+class Varied(StrEnum):
+    """What constant parameters and buffers hold in a judged model."""
+
+    APART = "apart"
+    """Each other values."""
+    ALIKE = "alike"
+    """Those of the same number and count of elements the same values."""
+    KEPT = "kept"
+    """The constructor's number."""
 
 
 def _constant_of(tensor: Tensor | None) -> float | None:
@@ -61,10 +75,19 @@ Constant = tuple[float, int]
 """A number, and how many elements the tensor has."""
 
 
-def constants_of(model: nn.Module) -> frozenset[Constant]:
-    """The constant parameters and buffers of a model."""
+def counted_constants(model: nn.Module) -> Counter[Constant]:
+    """The constant parameters and buffers of a model, and how many there are of each kind."""
     tensors = (*model.parameters(), *model.buffers())
-    return frozenset((number, t.numel()) for t in tensors if (number := _constant_of(t)) is not None)
+    return Counter((number, t.numel()) for t in tensors if (number := _constant_of(t)) is not None)
+
+
+@dataclass(slots=True)
+class _Registered:
+    """A tensor of a model that is being constructed. It is held: no other one gets its memory."""
+
+    tensor: Tensor
+    owner: nn.Module | None
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +97,31 @@ class _Variation:
     seed: int
     constants: Collection[Constant]
     device: torch.device
+    alike: bool
+    registered: dict[int, list[_Registered]] = field(default_factory=dict)
+    """By count of elements, in order."""
 
-    def vary(self, tensor: Tensor | None) -> None:
-        """Vary a tensor in place if it is one of the constants."""
+    def _place(self, tensor: Tensor, owner: nn.Module | None, name: str) -> int:
+        """The tensor's place among the floating-point ones of as many elements; one that replaces another has that one's."""
+        known = self.registered.setdefault(tensor.numel(), [])
+        for place, one in enumerate(known):
+            if one.tensor.data_ptr() == tensor.data_ptr() or (owner is not None and one.owner is owner and one.name == name):
+                one.tensor = tensor.detach()
+                return place
+        known.append(_Registered(tensor.detach(), owner, name))
+        return len(known) - 1
+
+    def vary(self, tensor: Tensor | None, owner: nn.Module | None = None, name: str = "") -> None:
+        """Vary a tensor in place if it is one of the constants. ``owner``: the module that registers it under ``name``."""
         if tensor is None or _is_special(tensor) or all(tensor.numel() != count for _, count in self.constants):
             return  # before all of a large weight is read, which its constructor has not filled yet
-        number = _constant_of(tensor)
+        if not tensor.is_floating_point() or tensor.is_meta:
+            return
+        place, number = self._place(tensor, owner, name), _constant_of(tensor)
         if number is None or (number, tensor.numel()) not in self.constants:
             return
-        generator = torch.Generator(self.device).manual_seed(hash((self.seed, number, tensor.numel())) % _SEEDS)
+        drawn_by = (self.seed, number, tensor.numel(), 0 if self.alike else place)
+        generator = torch.Generator(self.device).manual_seed(hash(drawn_by) % _SEEDS)
         draws = torch.rand(tensor.numel(), generator=generator, dtype=torch.float64, device=self.device) * 2 - 1
         values = number * (1 + _SHARE * draws) if number else _AROUND_ZERO * draws
         with torch.no_grad(), contextlib.suppress(RuntimeError):  # elements that share memory, as of expand(), stay
@@ -95,13 +134,16 @@ class _Variation:
 
 
 @contextmanager
-def varied_constants(seed: int, constants: Collection[Constant], device: torch.device) -> Iterator[Callable[[nn.Module], None]]:
-    """Within: parameters and buffers that are among ``constants`` vary as models are constructed, for a trial on ``device``.
+def varied_constants(
+    seed: int, constants: Collection[Constant], device: torch.device, *, alike: bool = False
+) -> Iterator[Callable[[nn.Module], None]]:
+    """Within: parameters and buffers that are among ``constants`` vary as a model is constructed, for a trial on ``device``.
 
-    Yields a function that varies what a finished model still holds constant. Random generators are left unchanged.
+    ``alike``: those of the same number and count of elements get the same values (``Varied.ALIKE``). Yields a function that
+    varies what a finished model still holds constant. Random generators are left unchanged.
     """
 
-    variation = _Variation(seed, constants, device)
+    variation = _Variation(seed, constants, device, alike)
     vary = variation.vary
 
     def after(original: Any) -> Any:
@@ -116,7 +158,7 @@ def varied_constants(seed: int, constants: Collection[Constant], device: torch.d
 
     def registered(original: Any) -> Any:
         def register(module: nn.Module, name: str, value: Tensor | None, *args: Any, **kwargs: Any) -> Any:
-            vary(value)
+            vary(value, module, name)
             return original(module, name, value, *args, **kwargs)
 
         return register

@@ -7,6 +7,7 @@ or clocks.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from engine.domain.model import Problem, Role, Signature, Workload
 from engine.problem import header, row_slices
 from engine.problem.allocation_counter import WIDENING, AllocationCounter, ForwardMemory, exact_bytes
 from engine.problem.bytes_read import ReadCounter
-from engine.problem.constant_parameters import Constant, constants_of, varied_constants
+from engine.problem.constant_parameters import Constant, Varied, counted_constants, varied_constants
 from engine.problem.fake_conversion import convertible_modules
 from engine.problem.formats.declared import check_outputs
 from engine.problem.forward_outputs import ForwardOutputs
@@ -66,7 +67,7 @@ class Reference:
         self.format_check = self._loaded.format_check
         self._side_effects: SideEffects | None = None
         self._outputs = ForwardOutputs(self._loaded.file)
-        self._constants: frozenset[Constant] | None = None
+        self._constants: Counter[Constant] | None = None
         self._scalars_vary: bool | None = None
         self.exact_on_host = False
         """Whether float64 is computed on the host instead of the device."""
@@ -131,26 +132,26 @@ class Reference:
         with seeded(seed, self.device), drawn_on(self.device, seed):
             return self._loaded.make_model(self.device, there=sample)
 
-    def judged_model(self, seed: int, *, sample: bool = False) -> nn.Module:
+    def judged_model(self, seed: int, *, sample: bool = False, constants: Varied = Varied.APART) -> nn.Module:
         """``model``, with its constant parameters and buffers varied (see ``constant_parameters``)."""
-        if not self.constants:
+        if constants is Varied.KEPT or not self.constants:
             return self.model(seed, sample=sample)
-        varied = varied_constants(seed, self.constants, self.device)
+        varied = varied_constants(seed, self.constants, self.device, alike=constants is Varied.ALIKE)
         with seeded(seed, self.device), drawn_on(self.device, seed), varied as finish:
             model = self._loaded.make_model(self.device, there=sample)
             finish(model)
             return model
 
     @property
-    def constants(self) -> frozenset[Constant]:
-        """The constant parameters and buffers that ``judged_model`` varies."""
+    def constants(self) -> Counter[Constant]:
+        """The constant parameters and buffers that ``judged_model`` varies, and how many there are of each kind."""
         if self._constants is None:
-            self._constants = constants_of(self.model(_FORWARD_SEED, sample=True))
+            self._constants = counted_constants(self.model(_FORWARD_SEED, sample=True))
         return self._constants
 
     def keep_constants(self) -> None:
         """From now on ``judged_model`` varies nothing."""
-        self._constants = frozenset()
+        self._constants = Counter()
 
     def varied_scalars(self, inputs: tuple[object, ...], seed: int) -> tuple[object, ...]:
         """``inputs`` with the floating-point scalars of ``seed``; unchanged if the reference fails with others."""

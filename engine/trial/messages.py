@@ -150,6 +150,8 @@ class LoadKernel(Message, frozen=True):
     init_seed: int = 0
     varied_constants: tuple[tuple[float, int], ...] = ()
     """Numbers, and counts of elements, of the constant parameters and buffers that vary in modules and baselines."""
+    alike_constants: bool = False
+    """Those of the same number and count of elements get the same values."""
     own_weights: bool = False
     """A module keeps the parameters and buffers that its constructor makes, where lent ones would replace them."""
     copies_outputs: bool = False

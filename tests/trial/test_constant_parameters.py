@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from engine.domain import work as w
 from engine.domain.model import Contract, Dialect, FailureKind, Workload
 from engine.problem import catalog
-from engine.problem.constant_parameters import constants_of, varied_constants
+from engine.problem.constant_parameters import counted_constants, varied_constants
 from engine.problem.reference import Reference
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
 from engine.trial.judge.calibration import calibrate
@@ -68,6 +68,19 @@ class ModelNew(nn.Module):
     def forward(self, x):
         return (x - self.centre) * torch.rsqrt(self.spread + 1e-5) * self.gain + self.shift.t()
 """,
+    "the order of the reference": HEAD
+    + """
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(1, width))
+        self.shift = nn.Parameter(torch.zeros(width, 1))
+        self.register_buffer("centre", torch.zeros(width))
+        self.register_buffer("spread", torch.ones(width))
+
+    def forward(self, x):
+        return (x - self.centre) * torch.rsqrt(self.spread + 1e-5) * self.gain + self.shift.t()
+""",
     "prepared in the constructor": HEAD
     + """
 class ModelNew(nn.Module):
@@ -83,6 +96,20 @@ class ModelNew(nn.Module):
 """,
 }
 WITHOUT_PARAMETERS = LEFT_OUT.replace("        self.norm = nn.BatchNorm1d(width)\n", "")
+SWAPPED = (
+    HEAD
+    + """
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, x):
+        norm = self.norm
+        return (x - norm.bias) * torch.rsqrt(norm.weight + 1e-5) * norm.running_var + norm.running_mean
+"""
+)
+"""Takes the running statistics for the affine weights, and those for the statistics."""
 OF_ANOTHER_SHAPE = LEFT_OUT.replace("return x ", "return x[:1] ")
 
 
@@ -104,7 +131,7 @@ class Everything(nn.Module):
 
 def made(seed: int) -> dict[str, Tensor]:
     torch.manual_seed(seed)
-    constants = constants_of(Everything())
+    constants = counted_constants(Everything())
     torch.manual_seed(seed)
     with varied_constants(seed, constants, torch.device("cpu")) as finish:
         model = Everything()
@@ -125,6 +152,28 @@ def test_constants_vary_with_the_seed_and_nothing_else_does() -> None:
     assert bool((varied["norm.running_var"] > 0.7).all())
     assert bool((varied["gain"] < -1.4).all())
     assert float(varied["norm.running_mean"].abs().max()) > 0
+
+
+class TwoNorms(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(5), nn.BatchNorm1d(5)
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_constants_of_one_number_and_size_differ_unless_they_are_to_be_alike(alike: bool) -> None:
+    constants = counted_constants(TwoNorms())
+    assert constants == {(1.0, 5): 3, (0.0, 5): 3}
+    with varied_constants(1, constants, torch.device("cpu"), alike=alike) as finish:
+        model = TwoNorms()
+        finish(model)
+    state = model.state_dict()
+    for names in (
+        ("first.weight", "second.weight", "second.running_var"),
+        ("first.bias", "second.bias", "second.running_mean"),
+    ):
+        values = torch.stack([state[name] for name in names])
+        assert values.unique().numel() == (5 if alike else 15), names
 
 
 def test_construction_is_restored_afterwards() -> None:
@@ -161,12 +210,14 @@ def verdicts(folder: Path, *kernels: str) -> list[object]:
 
 @pytest.mark.slow
 def test_modules_get_varied_constants(tmp_path: Path) -> None:
-    left_out, without, of_another_shape, *honest = verdicts(
-        tmp_path, LEFT_OUT, WITHOUT_PARAMETERS, OF_ANOTHER_SHAPE, *HONEST.values()
+    left_out, swapped, without, of_another_shape, *honest = verdicts(
+        tmp_path, LEFT_OUT, SWAPPED, WITHOUT_PARAMETERS, OF_ANOTHER_SHAPE, *HONEST.values()
     )
     assert isinstance(left_out, w.Failed)
     assert left_out.failure.kind is FailureKind.MISMATCH
     assert "right with the constructor's own: left out?" in left_out.failure.reason
+    assert isinstance(swapped, w.Failed)
+    assert "one taken for another?" in swapped.failure.reason
     assert isinstance(without, w.Verified)
     assert any("constant parameters were not varied" in line for line in without.verification.caveats)
     assert any("constant parameters were not varied" in line for line in without.screen.doubts)
@@ -176,6 +227,8 @@ def test_modules_get_varied_constants(tmp_path: Path) -> None:
     for name, found in zip(HONEST, honest, strict=True):
         assert isinstance(found, w.Verified), (name, found)
         assert not any("constant parameters" in line for line in found.verification.caveats), name
+        were_alike = any("were alike" in line for line in found.verification.caveats)
+        assert were_alike == (name == "other names"), name
 
 
 class Layers(nn.Module):
@@ -198,12 +251,14 @@ def with_values(model: Layers) -> None:
 
 @pytest.mark.parametrize("fill", [with_init, with_values])
 def test_weights_that_copy_their_input_vary_whatever_made_them(fill: object) -> None:
-    constants = constants_of(Layers(with_init))
-    assert constants == {(0.0, 36), (0.0, 108)}
-    with varied_constants(5, constants, torch.device("cpu")) as finish:
-        expected, model = Layers(with_init), Layers(fill)
-        finish(expected)
-        finish(model)
+    constants = counted_constants(Layers(with_init))
+    assert set(constants) == {(0.0, 36), (0.0, 108)}
+    made = []
+    for one in (with_init, fill):
+        with varied_constants(5, constants, torch.device("cpu")) as finish:
+            made.append(Layers(one))
+            finish(made[-1])
+    expected, model = made
     for mine, theirs in zip(model.parameters(), expected.parameters(), strict=True):
         assert torch.equal(mine, theirs)
         assert int((mine == 0).sum()) == 0
@@ -223,4 +278,4 @@ def test_fixed_transforms_and_other_patterns_stay(tensor: Tensor) -> None:
         model.weight = tensor
     else:
         model.register_buffer("table", tensor)
-    assert constants_of(model) == frozenset()
+    assert not counted_constants(model)

@@ -113,6 +113,14 @@ def of_squares(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
     return ((flat - mean) * torch.rsqrt(variance + 1e-5)).reshape(x.shape)
 
 
+def vanishing(x: torch.Tensor) -> torch.Tensor:
+    """Running products, of which those after the first 500 are taken for the 500th: of numbers below one, both are zero."""
+    return torch.cumprod(x, 1)[:, torch.arange(x.shape[1]).clamp(max=500)]
+
+
+PROBLEMS = Path(__file__).parent / "problems"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "settings", "shortcut"),
@@ -121,6 +129,7 @@ def of_squares(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
         ("softmax", {"batch_size": 16, "dim": 1000}, lambda x: without_maximum(x.double()).float()),
         ("softmax", {"batch_size": 16, "dim": 1000}, unless_large),
         ("layernorm", {"batch_size": 2, "features": 8, "dim1": 16, "dim2": 16}, of_squares),
+        (str(PROBLEMS / "products_of_rows"), {"rows": 4, "width": 1500}, vanishing),
     ],
 )
 def test_shortcuts_fail_on_perturbed_inputs_and_eager_does_not(

@@ -34,7 +34,17 @@ from engine.trial.judge.cases import (
 )
 from engine.trial.judge.comparison import compare
 from engine.trial.judge.format_check import decides, several_right
-from engine.trial.judge.perturbations import GRADED, OWN, PERTURBATIONS, TYING, UNEQUAL, WIDE_ONLY, ZERO_SLICES
+from engine.trial.judge.perturbations import (
+    GRADED,
+    NEAR_ONE,
+    NOT_FOR_HALF,
+    OWN,
+    PERTURBATIONS,
+    TYING,
+    UNEQUAL,
+    WIDE_ONLY,
+    ZERO_SLICES,
+)
 from engine.trial.judge.preparation_cache import KeptCalibration
 from engine.trial.judge.repeated_writes import DISTINCT, undefined_writes
 from engine.trial.judge.ties import IndexTrace
@@ -57,6 +67,9 @@ in another order than the library's showed 60 times its error. TF32's error is a
 _LARGE_REL_FRO = 1e-5
 """The same for inputs of about 1000: half a unit in their last place is 3e-5, and an exponential makes it a relative error of
 the output. fp32 allows ten times this."""
+
+_NEAR_ONE_REL_FRO = 1e-3
+"""The same for inputs near one, where differences and logarithms cancel: they show what is left out, not how it is rounded."""
 
 _SLOW_S = 5.0
 """A case that takes longer is not repeated with another seed."""
@@ -266,7 +279,10 @@ def _perturbed_errors(
         errors, both_right = _perturbed_case(reference, name, wanted, seeks_several=not several)
         several = several or (name if both_right else "")
         if allowed.value in errors and error_limit(allowed, errors, dtype).rel_fro <= HOPELESS:
-            found[name] = {known: _with_more_room(here, dtype).wider(own.get(known, here)) for known, here in errors.items()}
+            least = _NEAR_ONE_REL_FRO if name == NEAR_ONE else _PERTURBED_REL_FRO
+            found[name] = {
+                known: _with_more_room(here, dtype, least).wider(own.get(known, here)) for known, here in errors.items()
+            }
     tries = _RANK_DEFICIENT if decides(reference) and len(names) > _LEAST_PERTURBED else 0
     for _ in range(tries):
         if several:
@@ -333,7 +349,7 @@ def _candidates(reference: Reference) -> list[str]:
     Where the reference computes with the index of a maximum, equal elements make its output ambiguous.
     """
     operators = reference.operators()
-    excluded = set(WIDE_ONLY) if default_class(reference) is PrecisionClass.HALF else set()
+    excluded = set(NOT_FOR_HALF) if default_class(reference) is PrecisionClass.HALF else set()
     if _computes_with_indices(reference):
         excluded |= set(TYING)
     usable = [name for name in PERTURBATIONS if name not in excluded and special_values.is_usable(name, operators)]
@@ -359,7 +375,10 @@ def _computes_with_indices(reference: Reference) -> bool:
     return trace.consumed
 
 
-def _with_more_room(errors: ClassErrors, dtype: torch.dtype) -> ClassErrors:
-    """The errors on perturbed inputs, widened: a single row can be ill-conditioned, for example by nearly tied scores."""
-    least = _PERTURBED_REL_FRO if dtype is torch.float32 else 0.0
-    return ClassErrors(max(errors.rel_fro, least), max(errors.max_scaled, _PERTURBED_MAX_SCALED))
+def _with_more_room(errors: ClassErrors, dtype: torch.dtype, least: float) -> ClassErrors:
+    """The errors on perturbed inputs, widened: a single row can be ill-conditioned, for example by nearly tied scores.
+
+    ``least``: the lower bound on the error of a whole output in fp32.
+    """
+    rel_fro = max(errors.rel_fro, least) if dtype is torch.float32 else errors.rel_fro
+    return ClassErrors(rel_fro, max(errors.max_scaled, _PERTURBED_MAX_SCALED))

@@ -7,6 +7,7 @@ and accurate (see ``calibration``); those with infinities and NaN follow their o
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable
 from random import Random
@@ -28,6 +29,17 @@ def _scaled(factor: float) -> Change:
 
 def _shifted(by: float) -> Change:
     return lambda tensor, _: tensor.add_(by)
+
+
+def _near_one(tensor: torch.Tensor, _: Random) -> torch.Tensor:
+    """The mean becomes 1, the largest deviation from it 1/64: products of thousands neither vanish nor overflow."""
+    if not tensor.numel():
+        return tensor
+    mean = float(tensor.mean(dtype=torch.float64))
+    deviation = max(float(tensor.amax()) - mean, mean - float(tensor.amin()))
+    if not (math.isfinite(deviation) and deviation > 0):
+        return tensor
+    return tensor.sub_(mean).mul_(1 / (64 * deviation)).add_(1)
 
 
 def _alternating(tensor: torch.Tensor, _: Random) -> torch.Tensor:
@@ -174,6 +186,7 @@ def _with_nans(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     return tensor
 
 
+NEAR_ONE = "near one"
 ZERO_SLICES = "zero slices"
 INFINITIES, NANS = "infinities", "NaN"
 SPECIAL = (INFINITIES, NANS)
@@ -189,6 +202,7 @@ PERTURBATIONS: dict[str, Change] = {
     "raised": _shifted(1000.0),
     "sunk": _shifted(-1000.0),
     "edges": _at_edges,
+    NEAR_ONE: _near_one,
     "alternating": _alternating,
     "blocks": _in_blocks,
     "spiked": _spiked,
@@ -208,6 +222,8 @@ GRADED = "graded"
 """Inputs that share a dimension are graded along it, one against the others (``graded``)."""
 WIDE_ONLY = ("raised", "sunk", "edges", "outliers", "few")
 """Not for half precision: 1000 + x loses x, and 1000² overflows."""
+NOT_FOR_HALF = (*WIDE_ONLY, NEAR_ONE)
+"""In half precision few numbers lie near one."""
 TYING = ("ties", "zeros", ZERO_SLICES, "denormals")
 """Many elements are equal, or will be after any arithmetic: 1 + x is 1 for every denormal x."""
 

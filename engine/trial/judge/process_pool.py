@@ -15,6 +15,7 @@ import torch
 
 from engine.domain.memory_plan import MemoryPlan
 from engine.domain.model import Device, Problem
+from engine.problem.constant_parameters import Varied
 from engine.problem.values import map_arguments
 from engine.trial.judge import stopping
 from engine.trial.judge.gate import DeviceGate
@@ -363,7 +364,8 @@ class ProcessPool:
         load = LoadKernel(
             contract=contract, gate=gate, device=self._device.label,
             slots=bed.layout.slots, inputs=inputs, outputs=outputs, threads=self._threads,
-            init_seed=bed.init_seed, varied_constants=bed.varied_constants, stateful=bed.reference.stateful,
+            init_seed=bed.init_seed, varied_constants=bed.varied_constants,
+            alike_constants=bed.constants is Varied.ALIKE, stateful=bed.reference.stateful,
             changes_parameters=bed.reference.changes_parameters, copies_outputs=copies_outputs, cold=self._cold,
             stopwatch=self._stopwatch(), warm_bytes=self._warm_bytes, **more,
         )  # fmt: skip

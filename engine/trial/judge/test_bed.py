@@ -19,6 +19,7 @@ from engine.domain.memory_plan import ROOMY, MemoryPlan
 from engine.domain.mismatch import Mismatch
 from engine.domain.model import Device, Role
 from engine.domain.problem_format import FormatVerdict
+from engine.problem.constant_parameters import Varied
 from engine.problem.reference import Reference
 from engine.problem.values import tensors
 from engine.trial.judge.blocks import as_integers
@@ -115,19 +116,20 @@ class TestBed:
             if operand.writable:
                 memory.tensor(operand).copy_(tensor)
 
-    def new_model(self, *, varied: bool = True, scalars: bool = False, constructed: bool = True) -> None:
+    def new_model(self, *, constants: Varied = Varied.APART, scalars: bool = False, constructed: bool = True) -> None:
         """Fresh weights from a fresh seed, and intact guard regions, for the next process.
 
         Modules get the seed of the weights, because they construct their own; without ``constructed`` none does, and the
-        weights are drawn on the device. Seeds of inputs never leave the judge. With ``varied``, parameters and buffers that the
-        constructor fills with one number vary; with ``scalars``, floating-point scalars among the arguments of ``forward`` do.
+        weights are drawn on the device. Seeds of inputs never leave the judge. ``constants``: what parameters and buffers hold
+        that the constructor fills with one number; with ``scalars``, floating-point arguments of ``forward`` vary.
         """
         self._guards.fill()
         self.init_seed = fresh_seed()
         self._scalar_seed = fresh_seed() if scalars else None
-        self.varied_constants = tuple(sorted(self.reference.constants)) if varied else ()
-        draw = self.reference.judged_model if varied else self.reference.model
-        self._model, self._drawing = None, partial(draw, self.init_seed, sample=not constructed)
+        self.constants = constants
+        self.varied_constants = tuple(sorted(self.reference.constants)) if constants is not Varied.KEPT else ()
+        draw = self.reference.judged_model
+        self._model, self._drawing = None, partial(draw, self.init_seed, sample=not constructed, constants=constants)
         if not constructed:
             self.draw_weights()
 

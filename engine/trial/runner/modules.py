@@ -58,7 +58,7 @@ def construct_module(load: LoadKernel) -> nn.Module:
     args, kwargs = (decode_value(part) for part in load.scalars[:2])
     device = torch.device(load.device)
     drawn = drawn_on(device, load.init_seed)
-    varied = varied_constants(load.init_seed, load.varied_constants, device)
+    varied = varied_constants(load.init_seed, load.varied_constants, device, alike=load.alike_constants)
     with seeded(load.init_seed, torch.device("cpu")), drawn, varied as finish:
         model = factory(*args, **kwargs)
         if not isinstance(model, nn.Module):
@@ -127,7 +127,8 @@ def load_baseline(load: LoadKernel, lent: LentOperands) -> tuple[Forward, Classe
     workload = Workload("baseline", load.settings)
     problem = Problem("reference", "", load.source, "", (workload,), {}, load.filename, attachments=load.attachments)
     reference = Reference(problem, workload, load.device)
-    with varied_constants(load.init_seed, load.varied_constants, reference.device) as finish:
+    varied = varied_constants(load.init_seed, load.varied_constants, reference.device, alike=load.alike_constants)
+    with varied as finish:
         model = reference.model(load.init_seed, sample=True)
         finish(model)
     lent_weights.take(model, lent, *lent_weights.WEIGHTS)
