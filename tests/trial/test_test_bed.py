@@ -18,6 +18,7 @@ from engine.domain.memory_plan import ROOMY
 from engine.domain.mismatch import Pattern
 from engine.domain.model import Problem, Workload
 from engine.problem import catalog
+from engine.problem.constant_parameters import Varied
 from engine.problem.reference import Reference
 from engine.trial.judge import cases, devices, guards, test_bed
 from engine.trial.judge.calibration import calibrate
@@ -98,9 +99,9 @@ def test_weights_that_no_module_constructs_are_drawn_where_that_is_fast(bench: B
     drawn: list[bool] = []
     plain = bench.reference.judged_model
 
-    def judged_model(seed: int, *, sample: bool = False) -> torch.nn.Module:
+    def judged_model(seed: int, *, sample: bool = False, constants: Varied = Varied.APART) -> torch.nn.Module:
         drawn.append(sample)
-        return plain(seed + sample, sample=sample)
+        return plain(seed + sample, sample=sample, constants=constants)
 
     monkeypatch.setattr(bench.reference, "judged_model", judged_model)
     for constructed in (True, False):
