@@ -318,6 +318,7 @@ def test_the_exported_module_agrees_with_the_reference(place: Place) -> None:
     assert "expected torch.float32 (32, 500)" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_scaffold_is_written_and_not_overwritten(place: Place) -> None:
     result = place.call("scaffold", "shrink.py", "--dialect", "cpp", "-o", "first.cpp")
     assert result.status == 0, result.err
