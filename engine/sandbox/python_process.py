@@ -96,11 +96,10 @@ _STEADY = {
 """Makes CPU times repeatable, together with ``_pinned``. Not for GPU runners: pinned to one core, they would create their
 contexts one after another."""
 
-
 LARGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
-"""Torch takes large tensors of the host in pages of 2 MiB, where the system allows it: a model is made on the CPU, and to write
-4 GiB of weights into fresh small pages took 2.6 s each time (``benchmarks/large_pages.py``). Not where kernels run on the CPU:
-eager PyTorch does without as shipped."""
+"""Torch takes large tensors of the host in pages of 2 MiB, where the system allows it: a model is made on the CPU, and its
+gigabytes of weights are written to fresh pages each time (``benchmarks/large_pages.py`` compares). Not where kernels run on the
+CPU: eager PyTorch does without as shipped."""
 
 
 def _pinned() -> dict[str, str]:

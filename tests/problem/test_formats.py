@@ -188,6 +188,16 @@ def test_a_submission_may_import_the_reference_beside_it(tmp_path: Path) -> None
     assert torch.equal(space["ModelNew"]()(x, output), right)
 
 
+def module_made_of(path: Path, solution: dict[str, Any], problem: Problem) -> Any:
+    """The module that a solution, written to ``path``, becomes."""
+    path.write_text(json.dumps(solution))
+    assert problem.origin_format is not None
+    name, text = solutions.module_of(path, problem.origin_format, problem.reference, problem.attachments)
+    space: dict[str, Any] = {}
+    exec(compile(text, name, "exec"), space)
+    return space["ModelNew"]()
+
+
 @pytest.mark.parametrize("destination", [True, False])
 def test_a_solution_becomes_a_module(tmp_path: Path, destination: bool) -> None:
     problem = catalog.find(str(files.write_sol(tmp_path / "p")))
@@ -206,12 +216,9 @@ def test_a_solution_becomes_a_module(tmp_path: Path, destination: bool) -> None:
         ],
     }  # fmt: skip
     path = tmp_path / "solution.json"
-    path.write_text(json.dumps(solution))
-    name, text = solutions.module_of(path, problem.origin_format, problem.reference, problem.attachments)
-    space: dict[str, Any] = {}
-    exec(compile(text, name, "exec"), space)
+    made = module_made_of(path, solution, problem)
     (x, factor), (right,) = outputs(problem)
-    assert torch.equal(space["ModelNew"]()(x, factor), right)
+    assert torch.equal(made(x, factor), right)
     path.write_text(json.dumps(solution | {"definition": "other"}))
     with pytest.raises(KernelCodeError, match=r"solution\.json: definition: 'other'; the problem is 'scale'"):
         solutions.module_of(path, problem.origin_format, problem.reference, problem.attachments)
@@ -235,11 +242,8 @@ def test_a_shape_may_state_a_size_instead_of_an_axis(tmp_path: Path, write: Call
         "sources": [{"path": "k.py", "content": "def go(x, factor, out):\n    out.copy_(x * factor)\n"}],
     }  # fmt: skip
     path = tmp_path / "solution.json"
-    path.write_text(json.dumps(solution))
-    name, text = solutions.module_of(path, problem.origin_format, problem.reference, problem.attachments)
-    space: dict[str, Any] = {}
-    exec(compile(text, name, "exec"), space)
-    assert torch.equal(space["ModelNew"]()(x, factor), right)
+    made = module_made_of(path, solution, problem)
+    assert torch.equal(made(x, factor), right)
 
 
 @pytest.mark.parametrize("write", [files.write_sol, files.write_kernelbot])
