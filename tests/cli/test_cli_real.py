@@ -189,8 +189,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 def test_a_problem_without_a_playbook_gets_a_naive_port(place: Place) -> None:
-    assert place.searched.status == 0, place.searched.err
     found = place.searched.json()
+    assert place.searched.status == (0 if found["best"] else DOUBTED), place.searched.err
     assert (found["problem"], found["device"]["label"], found["rounds"], found["kernels"], found["verified"]) == (
         "shrink",
         "cpu",
@@ -198,8 +198,8 @@ def test_a_problem_without_a_playbook_gets_a_naive_port(place: Place) -> None:
         1,
         1,
     )
-    assert found["best"]["kernel"] == "k1"
-    assert found["best"]["idea"] == "Naive port"
+    if found["best"]:  # beside heavy load the time of the only kernel may not be corroborated
+        assert (found["best"]["kernel"], found["best"]["idea"]) == ("k1", "Naive port")
     assert "no more ideas" in place.searched.err
     again = place.call("replay", "session", "--headless", "--json")
     assert again.json() == found
@@ -290,7 +290,7 @@ def test_a_model_new_has_the_module_contract(place: Place) -> None:
 
 @pytest.mark.slow
 def test_rerun_compares_with_the_recording(place: Place) -> None:
-    result = place.call("rerun", "session", "--json")
+    result = place.call("rerun", "session", "--kernels", "k1", "--json")
     found = result.json()
     (kernel,) = found["kernels"]
     assert kernel["kernel"] == "k1"
@@ -303,7 +303,7 @@ def test_rerun_compares_with_the_recording(place: Place) -> None:
 
 @pytest.mark.slow
 def test_the_exported_module_agrees_with_the_reference(place: Place) -> None:
-    assert place.call("export", "session", "-o", "best.py").status == 0
+    assert place.call("export", "session", "--kernel", "k1", "-o", "best.py").status in (0, DOUBTED)
     script = place.folder / "check.py"
     script.write_text(
         "import torch, best\n"

@@ -36,6 +36,12 @@ def test_a_single_workload_is_settled_without_a_doubt_and_with_a_narrow_interval
     assert stopping.owed([CLEAR], [0], "cpu", 0.01) == stopping.owed([WIDE], [], "cpu", 0.01) == {0}
 
 
+def test_pairs_that_differ_by_thousands_settle_nothing_however_uncertain_the_cost_of_a_call_is() -> None:
+    wild = [0.4, 8.2, 0.8]
+    assert stopping.owed([wild], [], "cpu", claimable=30.0) == {0}
+    assert stopping.owed([WIDE], [], "cpu", claimable=30.0) == frozenset()
+
+
 @pytest.mark.parametrize(
     ("itself", "others", "settled"),
     [

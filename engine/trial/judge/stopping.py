@@ -51,12 +51,13 @@ def is_settled(log_ratios: Sequence[float], kind: str, claimable: float, *, race
     """Whether the interval of a kernel's speedup is narrow enough or, in a race, clear of 1, however wide it is.
 
     ``log_ratios``: one a process pair. ``claimable`` is the smallest effect that is ever claimed (in logarithms): a narrower
-    interval has no use.
+    interval has no use. It is itself an estimate: pairs that differ by a factor of thousands make it large too, and settle
+    nothing.
     """
     ratio = stats.ratio_interval(log_ratios)
     half = math.log(ratio.high / ratio.low) / 2
     clear = raced and abs(math.log(ratio.value)) > _CLEAR * max(half, claimable)
-    return clear or half <= max(_HALF_WIDTH[kind], claimable)
+    return clear or (half <= max(_HALF_WIDTH[kind], claimable) and stats.is_measurable(ratio))
 
 
 def mean_logs(by_workload: Sequence[Sequence[float]]) -> list[float]:
