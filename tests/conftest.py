@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import zlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -97,18 +96,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _leave_out_other_shares(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the slow tests that belong to another share. Without ``ESPALIER_SHARE`` all run."""
+    """Deselect the slow tests that belong to another share. Without ``ESPALIER_SHARE`` all run.
+
+    Neighbours belong to different shares: they take about as long as each other, and every share then takes about as long.
+    """
     if not (share := os.environ.get(SHARE)):
         return
     number, _, shares = share.partition("/")
     if not (number.isdecimal() and shares.isdecimal() and int(number) < int(shares)):
         raise pytest.UsageError(f"{SHARE} is {share!r}: give NUMBER/SHARES, e.g. 0/7")
 
-    def is_of_another(item: pytest.Item) -> bool:
-        rotates = item.get_closest_marker("slow") is not None and not _lies_in(item.path, EVERY_RUN)
-        return rotates and zlib.crc32(item.nodeid.encode()) % int(shares) != int(number)
+    def takes_turns(item: pytest.Item) -> bool:
+        return item.get_closest_marker("slow") is not None and not _lies_in(item.path, EVERY_RUN)
 
-    others = {item for item in items if is_of_another(item)}
+    turns = enumerate(filter(takes_turns, items))
+    others = {item for place, item in turns if place % int(shares) != int(number)}
     others |= {item for item in items if _lies_in(item.path, BY_HAND)}
     items[:] = [item for item in items if item not in others]
     config.hook.pytest_deselected(items=list(others))
