@@ -42,6 +42,7 @@ class TestTrialBench(BenchContract):
         problem = catalog.find(str(TESTS / "trial" / "problems" / "scaled_softmax"))
         return TrialBench(Assignment(problem, catalog.workload_for(problem, "small"), "cpu"), store)
 
+    @pytest.mark.slow
     def test_no_inputs_come_back_in_the_calls_back_to_back_that_count(self, stand: Stand) -> None:
         """A kernel that is wrong on inputs it has seen is right in all of them: reusing results there gains nothing."""
         wrong_again = kernel(
@@ -69,6 +70,7 @@ class TestTrialBench(BenchContract):
         found: w.BackToBack | w.Failed = stand.run(stand.bench.sustain(stand.kernel(source, 41), source, lambda _: None))
         return found
 
+    @pytest.mark.slow
     def test_each_burst_that_counts_has_as_many_calls_as_there_are_sets_of_inputs(self, stand: Stand) -> None:
         found = stand.run(stand.bench.sustain(stand.kernel(self.good), self.good, lambda _: None))
         assert isinstance(found, w.BackToBack), found
@@ -93,6 +95,7 @@ class TestTrialBench(BenchContract):
         assert dict(built.instructions) == {}
         assert built.artefact
 
+    @pytest.mark.slow
     def test_a_race_with_more_effort_runs_at_least_twice_the_pairs(self, stand: Stand) -> None:
         raced = self._race(stand, self.good, self.slower, 1)
         assert isinstance(raced, w.Raced), raced

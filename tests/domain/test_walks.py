@@ -198,13 +198,13 @@ def resumed(log: Iterable[e.Entry], bench: b.FakeBench) -> SessionState:
     return walk.state
 
 
-_SETTINGS: list[dict[str, Any]] = [
-    {},
+_SETTINGS: list[Any] = [
+    pytest.param({}, marks=pytest.mark.slow),
     {"strategy": "sequential"},
     {"strategy": "adaptive", "limits": Limits(rounds=None, kernels=5, plateau=None)},
     {"mode": "ask"},
-    {"ideas": 4, "branch": 1, "beam": 3},
-    {"repairs": 1},
+    pytest.param({"ideas": 4, "branch": 1, "beam": 3}, marks=pytest.mark.slow),
+    pytest.param({"repairs": 1}, marks=pytest.mark.slow),
 ]
 
 

@@ -188,7 +188,8 @@ def test_its_benchmark_prints_a_ratio_with_an_interval(modules: Modules, right: 
     assert int(found[4]) >= 12
 
 
-@pytest.mark.parametrize("how", [pytest.param(how, marks=() if how == "wrong" else pytest.mark.slow) for how in BROKEN])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", BROKEN)
 def test_a_broken_kernel_fails_its_test(modules: Modules, how: str) -> None:
     said = modules.run(modules.export(how, RIGHT.replace(*BROKEN[how]), chosen={"TWO": 2}), "--test", "--seeds", 1)
     assert said.returncode == 1, said.stdout

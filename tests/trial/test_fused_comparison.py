@@ -142,6 +142,7 @@ def test_what_is_not_finite_is_treated_alike(
     assert_same(lambda: finite_moments(expected))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_every_half_is_decoded(fused: EmulatedComparison, dtype: torch.dtype) -> None:
     """One element at a time would take long: the largest error of each two neighbours shows a wrong one."""
@@ -191,6 +192,7 @@ def test_parts_of_tensors_at_any_address(fused: EmulatedComparison, skipped: int
     assert fused.launched
 
 
+@pytest.mark.slow
 def test_complex_numbers_count_as_two(fused: EmulatedComparison) -> None:
     output = torch.randn(500, dtype=torch.complex64)
     expected = output.to(torch.complex128) + 1e-5
@@ -198,6 +200,7 @@ def test_complex_numbers_count_as_two(fused: EmulatedComparison) -> None:
     assert ("errors", ComparisonVariant(torch.float32, torch.float64, False)) in fused.launched
 
 
+@pytest.mark.slow
 def test_large_tensors_are_rounded_in_parts(fused: EmulatedComparison, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_comparison, "_ROUNDED_AT_ONCE", 100)
     output, expected = drawn("normal", 950, 7, (torch.bfloat16, torch.float64))

@@ -80,6 +80,18 @@ def test_inputs_that_are_not_kept_are_drawn_again_for_the_check(bed: Bed) -> Non
         assert not bed.check(0, distribution).ruling.passed or distribution not in ("own", "x64")
 
 
+def test_one_drawing_serves_the_check_of_the_inputs_and_the_expected_outputs(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    bed.refill(0)
+    answer(bed)
+    assert bed.check(0).ruling.passed
+    inputs = bed.reference.inputs
+    monkeypatch.setattr(bed.reference, "inputs", lambda seed: drawn.append(seed) or inputs(seed))
+    assert bed.check(0).ruling.passed
+    assert len(drawn) == 1
+    assert bed._held[0] is None
+
+
 def test_a_changed_input_is_found_against_redrawn_ones(bed: Bed) -> None:
     bed.refill(0)
     answer(bed)

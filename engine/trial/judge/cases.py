@@ -18,8 +18,9 @@ from engine.problem.loading import is_out_of_memory
 from engine.problem.operation_count import SHIPPED_WITH_TF32
 from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
-from engine.problem.values import map_arguments
+from engine.problem.values import map_arguments, tensors
 from engine.trial.judge import arithmetic, special_values, sums
+from engine.trial.judge.blocks import as_integers
 from engine.trial.judge.comparison import Errors, compare, compared_exactly
 from engine.trial.judge.perturbations import BY_CHANCE, DOWN, UP, nudged, perturb
 from engine.trial.judge.ties import IndexTrace, equivalent
@@ -45,6 +46,12 @@ class Case:
 def fresh_seed() -> int:
     """A secret seed; never leaves the judge."""
     return secrets.randbits(62)
+
+
+def draws_alike(reference: Reference) -> bool:
+    """Whether the same seed draws the same inputs again."""
+    one, other = (list(tensors(list(reference.inputs(1)))) for _ in range(2))
+    return len(one) == len(other) and all(torch.equal(as_integers(a), as_integers(b)) for a, b in zip(one, other, strict=True))
 
 
 def make_case(reference: Reference, distribution: str) -> Case:

@@ -24,7 +24,7 @@ from engine.problem.reference import Reference
 from engine.problem.values import tensors
 from engine.trial.judge.blocks import as_integers
 from engine.trial.judge.calibration import Calibration
-from engine.trial.judge.cases import Case, ReferenceOnCase, fresh_seed, output_names
+from engine.trial.judge.cases import Case, ReferenceOnCase, draws_alike, fresh_seed, output_names
 from engine.trial.judge.comparison import NO_ERROR
 from engine.trial.judge.format_check import format_verdict, ruling_of_several
 from engine.trial.judge.guards import PATTERN, Guards
@@ -104,7 +104,7 @@ class TestBed:
         self.init_seed = 0
         self._scalar_seed: int | None = None
         self.varied_constants: tuple[tuple[float, int], ...] = ()
-        self._keeps_inputs = plan.keeps_inputs or not _redraws(reference)
+        self._keeps_inputs = plan.keeps_inputs or not draws_alike(reference)
         self.new_model(constructed=False)
         if any(o.role is Role.INPUT and not getattr(torch, o.dtype).is_floating_point for o in self.signature.operands):
             self.refill(0)  # baselines are called once before a slot is filled; integers may be indices
@@ -192,6 +192,12 @@ class TestBed:
         if not self._keeps_inputs:
             self._held[slot] = None
 
+    def _handed_over(self, slot: int) -> tuple[object, ...]:
+        """The inputs of ``slot``, which from now on are held by the caller only, unless the memory plan keeps them."""
+        given = self._given(slot)
+        self.let_go(slot)
+        return given
+
     def with_scalars(self, arguments: tuple[object, ...]) -> tuple[object, ...]:
         """Arguments of ``forward`` with the scalars that the current model is judged on."""
         return arguments if self._scalar_seed is None else self.reference.varied_scalars(arguments, self._scalar_seed)
@@ -275,17 +281,18 @@ class TestBed:
 
     def _compute_expected(self, slot: int) -> Sequence[torch.Tensor]:
         if isinstance(self.calibration.policy, AllclosePolicy):
-            return self.reference.call(self.draw_weights(), self._given(slot))
-        return self.reference.exact_of(self.draw_weights(), lambda: self._given(slot)).outputs
+            return self.reference.call(self.draw_weights(), self._handed_over(slot))
+        return self.reference.exact_of(self.draw_weights(), lambda: self._handed_over(slot)).outputs
 
     def check(self, slot: int, distribution: str = OWN, taken: Taken | None = None) -> Findings:
         """Judge the outputs of ``slot``, as they were ``taken`` right after the call, its guard regions and its inputs."""
-        self.let_go(slot)
+        changed = self._changed_input(slot)
         copied = None if isinstance(taken, Left) else taken
         actual = self.outputs(slot) if copied is None else [o.to(self.reference.device) for o in copied]
         early = self._ruled_by_format(slot, distribution, actual, compares=taken is None)
         if early is not None and early.passed:
-            return Findings(early, self._flaw(slot, taken))
+            self.let_go(slot)
+            return Findings(early, self._flaw(slot, taken) or changed)
         expected = self.expected(slot)
         asked = ReferenceOnCase(self.reference, Case(self.draw_weights(), lambda: self._given(slot), expected))
         ruling = early or self.calibration.policy.rule(actual, expected, self._names, distribution, asked)
@@ -294,7 +301,7 @@ class TestBed:
             ruling = replace(ruling, evidence=self._evidence(ruling, actual, expected, distribution, self._poison[slot]))
             if flaw := unwritten(actual, expected, self._names, self._poison[slot]):
                 ruling = replace(ruling, errors=replace(ruling.errors, flaw=flaw))
-        return Findings(ruling, self._flaw(slot, taken))
+        return Findings(ruling, self._flaw(slot, taken) or changed)
 
     def _ruled_by_format(
         self, slot: int, distribution: str, actual: Sequence[torch.Tensor], *, compares: bool
@@ -326,17 +333,15 @@ class TestBed:
         return evidence(policy, ruling.errors, limit, outputs, expected, self._names, policy.classes[distribution], poison)
 
     def _flaw(self, slot: int, taken: Taken | None) -> str:
-        """The rule of the trial that a call broke; empty if it broke none."""
-        if self.have_changed(slot, taken):
-            return "its outputs changed after the call"
-        if flaw := self.trespass(slot):
-            return flaw
-        arguments = self.reference.arguments(self.draw_weights(), self._given(slot))
+        """The rule of the trial that a call broke after or beside its outputs; empty if it broke none."""
+        return "its outputs changed after the call" if self.have_changed(slot, taken) else self.trespass(slot)
+
+    def _changed_input(self, slot: int) -> str:
+        """A message on an input or weight that a call changed; empty if it changed none. Holds the inputs, for ``expected``."""
+        self.let_go(slot)
+        arguments = self.reference.arguments(self.draw_weights(), self._hold(slot))
         for operand, tensor in zip(self._read_slots(slot), arguments, strict=True):
-            if operand.writable:
-                continue
-            shared = self._tensor(operand)
-            if not torch.equal(as_integers(shared), as_integers(tensor)):
+            if not operand.writable and not torch.equal(as_integers(self._tensor(operand)), as_integers(tensor)):
                 return f"changed its {operand.role} {operand.name}"
         return ""
 
@@ -392,9 +397,3 @@ class TestBed:
     def close(self) -> None:
         self._inputs.close()
         self._written.close()
-
-
-def _redraws(reference: Reference) -> bool:
-    """Whether the same seed draws the same inputs again."""
-    one, other = (list(tensors(list(reference.inputs(1)))) for _ in range(2))
-    return len(one) == len(other) and all(torch.equal(as_integers(a), as_integers(b)) for a, b in zip(one, other, strict=True))
