@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.testing._internal.optests.generate_tests import OpCheckError
 
 from engine.export import template
 from engine.export.templates import kernel_module, module_check
@@ -81,6 +80,8 @@ def test_the_template_s_errors(output: list[float], exact: list[float], wrong: b
 @pytest.mark.slow
 def test_the_template_checks_an_operator_as_far_as_torch_can() -> None:
     """torch's test of the schema compares tensors before and after: it raises for eight-bit floats."""
+    from torch.testing._internal.optests.generate_tests import OpCheckError  # loads torch's compiler: seconds
+
     schema = "(Tensor x) -> Tensor"
     widen = torch.library.custom_op("espalier_test::widen", lambda x: x.double(), mutates_args=(), schema=schema)
     widen.register_fake(lambda x: torch.empty(x.shape, dtype=torch.float64))
