@@ -6,6 +6,10 @@ values depend on the seed, the number, the count of elements, the trial's device
 place among those of as many elements in the order of registration: a kernel that takes one constant for another is wrong. A
 module with other names gets the same ones, and one that prepares its weights in the constructor prepares these. For a module
 that registers them in another order they are ``alike``: the place does not count.
+
+Parameters that start as copies of one another, as the layers of ``nn.TransformerEncoder`` do, vary too: each element of a copy
+by a share of itself. They stay copies where constants are alike. So do parameters that start as the norms of another one's
+slices, as weight normalisation's do, which the direction alone would replace.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,6 +31,12 @@ _SHARE = 0.25
 """Values lie within this share of the constant."""
 _AROUND_ZERO = 0.5
 _SEEDS = 2**63
+_NORMS_RTOL = 1e-3
+"""Norms in fp32 of slices of millions of elements; half precision is not looked into."""
+COPIED = math.inf
+"""Stands for the number of a parameter that starts as a copy of another one. Constants are finite."""
+NORMS = -math.inf
+"""The same for one that starts as the norms of another one's slices."""
 
 
 class Varied(StrEnum):
@@ -35,7 +45,7 @@ class Varied(StrEnum):
     APART = "apart"
     """Each other values."""
     ALIKE = "alike"
-    """Those of the same number and count of elements the same values."""
+    """Those of the same number and count of elements the same values, copies the same too."""
     KEPT = "kept"
     """The constructor's number."""
 
@@ -76,9 +86,59 @@ Constant = tuple[float, int]
 
 
 def counted_constants(model: nn.Module) -> Counter[Constant]:
-    """The constant parameters and buffers of a model, and how many there are of each kind."""
+    """The constant parameters and buffers of a model and those that are copies, and how many there are of each kind."""
     tensors = (*model.parameters(), *model.buffers())
-    return Counter((number, t.numel()) for t in tensors if (number := _constant_of(t)) is not None)
+    found = Counter((number, t.numel()) for t in tensors if (number := _constant_of(t)) is not None)
+    for group in _equal(filter(_can_be_trained, model.parameters())):
+        if len(group) > 1 and _constant_of(group[0]) is None:
+            found[COPIED, group[0].numel()] += len(group)
+    found.update((NORMS, norms.numel()) for owner in model.modules() for norms in _norms_in(owner))
+    return found
+
+
+def _norms_in(owner: nn.Module) -> Iterator[Tensor]:
+    """The parameters of a module, its children's excepted, that are the norms of another one's slices."""
+    own = [parameter for parameter in owner.parameters(recurse=False) if _can_be_trained(parameter)]
+    for norms in own:
+        if any(_are_norms(norms, other) for other in own if other is not norms) and _constant_of(norms) is None:
+            yield norms
+
+
+def _are_norms(norms: Tensor, other: Tensor) -> bool:
+    """Whether one tensor has the norms of the other's slices along one dimension. The first slice is looked at first."""
+    if other.dim() < 2 or norms.dtype != other.dtype or norms.device != other.device:
+        return False
+    values, flat = other.detach(), norms.detach().flatten()
+    along = (values.movedim(dim, 0).flatten(1) for dim, size in enumerate(values.shape) if size == flat.numel())
+    return any(_has_norms(slices[:1], flat[:1]) and _has_norms(slices, flat) for slices in along)
+
+
+def _has_norms(slices: Tensor, norms: Tensor) -> bool:
+    return torch.allclose(slices.norm(dim=1), norms, rtol=_NORMS_RTOL, atol=0.0)
+
+
+def _equal(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Groups of tensors with the same values, each in memory of its own, in order."""
+    groups: list[list[Tensor]] = []
+    by_first: dict[tuple[torch.Size, torch.dtype, float], list[list[Tensor]]] = {}
+    for tensor in tensors:
+        first = float(tensor.detach()[(0,) * tensor.dim()])
+        similar = by_first.setdefault((tensor.shape, tensor.dtype, first), [])
+        if any(tensor.data_ptr() == one.data_ptr() for group in similar for one in group):
+            continue
+        group = next((group for group in similar if torch.equal(group[0], tensor)), None)
+        if group is None:
+            similar.append(group := [])
+            groups.append(group)
+        group.append(tensor)
+    return groups
+
+
+def _can_be_trained(tensor: Tensor) -> bool:
+    """Whether a tensor is a parameter that training changes, with numbers of its own. Types of one byte have no arithmetic."""
+    if not (isinstance(tensor, nn.Parameter) and tensor.requires_grad) or _is_special(tensor) or tensor.is_meta:
+        return False
+    return tensor.is_floating_point() and tensor.dtype.itemsize > 1 and tensor.numel() > 0
 
 
 @dataclass(slots=True)
@@ -100,12 +160,18 @@ class _Variation:
     alike: bool
     registered: dict[int, list[_Registered]] = field(default_factory=dict)
     """By count of elements, in order."""
+    varied: set[int] = field(default_factory=set)
+    """The memory of the tensors that were varied."""
+    scaled: Counter[Constant] = field(default_factory=Counter)
+    """How many copies and norms were given other values."""
 
     def _place(self, tensor: Tensor, owner: nn.Module | None, name: str) -> int:
         """The tensor's place among the floating-point ones of as many elements; one that replaces another has that one's."""
         known = self.registered.setdefault(tensor.numel(), [])
         for place, one in enumerate(known):
             if one.tensor.data_ptr() == tensor.data_ptr() or (owner is not None and one.owner is owner and one.name == name):
+                if one.tensor.data_ptr() != tensor.data_ptr():  # its memory may become another tensor's
+                    self.varied.discard(one.tensor.data_ptr())
                 one.tensor = tensor.detach()
                 return place
         known.append(_Registered(tensor.detach(), owner, name))
@@ -113,7 +179,7 @@ class _Variation:
 
     def vary(self, tensor: Tensor | None, owner: nn.Module | None = None, name: str = "") -> None:
         """Vary a tensor in place if it is one of the constants. ``owner``: the module that registers it under ``name``."""
-        if tensor is None or _is_special(tensor) or all(tensor.numel() != count for _, count in self.constants):
+        if tensor is None or _is_special(tensor) or not self._may_be_constant(tensor):
             return  # before all of a large weight is read, which its constructor has not filled yet
         if not tensor.is_floating_point() or tensor.is_meta:
             return
@@ -121,16 +187,57 @@ class _Variation:
         if number is None or (number, tensor.numel()) not in self.constants:
             return
         drawn_by = (self.seed, number, tensor.numel(), 0 if self.alike else place)
-        generator = torch.Generator(self.device).manual_seed(hash(drawn_by) % _SEEDS)
-        draws = torch.rand(tensor.numel(), generator=generator, dtype=torch.float64, device=self.device) * 2 - 1
+        draws = self._draws(tensor, drawn_by)
         values = number * (1 + _SHARE * draws) if number else _AROUND_ZERO * draws
         with torch.no_grad(), contextlib.suppress(RuntimeError):  # elements that share memory, as of expand(), stay
-            tensor.copy_(values.reshape(tensor.shape))
+            tensor.copy_(values)
+            self.varied.add(tensor.data_ptr())
+
+    def _may_be_constant(self, tensor: Tensor) -> bool:
+        return any(tensor.numel() == count and math.isfinite(number) for number, count in self.constants)
+
+    def _draws(self, tensor: Tensor, drawn_by: tuple[float, ...]) -> Tensor:
+        """A random number from −1 to 1 for each element, the same for the same ``drawn_by``."""
+        generator = torch.Generator(self.device).manual_seed(hash(drawn_by) % _SEEDS)
+        draws = torch.rand(tensor.numel(), generator=generator, dtype=torch.float64, device=self.device) * 2 - 1
+        return draws.reshape(tensor.shape)
+
+    @property
+    def _parts(self) -> bool:
+        """Whether copies get other values, among them those of constants."""
+        return not self.alike and any(number == COPIED for number, _ in self.constants)
+
+    def part(self, copy: Tensor, original: Tensor) -> None:
+        """Give a copy other values, in place, if it is one of a parameter or of a buffer that was varied."""
+        if not self._parts or not (_can_be_trained(copy) or original.data_ptr() in self.varied):
+            return
+        self._scale(copy, COPIED)
+
+    def _scale(self, tensor: Tensor, kind: float) -> None:
+        """Multiply each element by a random factor, in place."""
+        place = 0 if self.alike else self.scaled[kind, tensor.numel()]
+        self.scaled[kind, tensor.numel()] += 1
+        factors = 1 + _SHARE * self._draws(tensor, (self.seed, kind, tensor.numel(), place)).to(tensor.device)
+        with torch.no_grad(), contextlib.suppress(RuntimeError):
+            tensor.copy_(tensor * factors)
+
+    def vary_norms(self, owner: nn.Module) -> None:
+        """Give a module's parameters that are the norms of another one's slices other values, in place."""
+        sizes = [count for number, count in self.constants if number == NORMS]
+        for norms in [norms for norms in _norms_in(owner) if norms.numel() in sizes] if sizes else ():
+            self._scale(norms, NORMS)
 
     def finish(self, model: nn.Module) -> None:
-        """Vary what a finished model still holds constant."""
+        """Vary what a finished model still holds constant, and part what it still holds twice."""
         for tensor in (*model.parameters(), *model.buffers()):
             self.vary(tensor)
+        for owner in model.modules():
+            self.vary_norms(owner)
+        if self._parts:
+            buffers = (buffer for buffer in model.buffers() if buffer.data_ptr() in self.varied)
+            for original, *copies in _equal((*filter(_can_be_trained, model.parameters()), *buffers)):
+                for copy in copies:
+                    self.part(copy, original)
 
 
 @contextmanager
@@ -139,8 +246,9 @@ def varied_constants(
 ) -> Iterator[Callable[[nn.Module], None]]:
     """Within: parameters and buffers that are among ``constants`` vary as a model is constructed, for a trial on ``device``.
 
-    ``alike``: those of the same number and count of elements get the same values (``Varied.ALIKE``). Yields a function that
-    varies what a finished model still holds constant. Random generators are left unchanged.
+    ``alike``: those of the same number and count of elements get the same values (``Varied.ALIKE``). Copies are parted as
+    ``copy.deepcopy`` makes them: a module that prepares its weights in the constructor prepares the parted ones. Yields a
+    function that does the same to what a finished model still holds. Random generators are left unchanged.
     """
 
     variation = _Variation(seed, constants, device, alike)
@@ -159,7 +267,9 @@ def varied_constants(
     def registered(original: Any) -> Any:
         def register(module: nn.Module, name: str, value: Tensor | None, *args: Any, **kwargs: Any) -> Any:
             vary(value, module, name)
-            return original(module, name, value, *args, **kwargs)
+            found = original(module, name, value, *args, **kwargs)
+            variation.vary_norms(module)
+            return found
 
         return register
 
@@ -168,6 +278,16 @@ def varied_constants(
         if module.track_running_stats:
             vary(module.running_mean)
             vary(module.running_var)
+
+    def copying(original: Any) -> Any:
+        def copied(tensor: Tensor, memo: dict[int, Any]) -> Any:
+            is_known = id(tensor) in memo
+            found = original(tensor, memo)
+            if not is_known:
+                variation.part(found, tensor)
+            return found
+
+        return copied
 
     before = _NormBase.reset_running_stats
     places: list[tuple[Any, str, Any]] = [
@@ -178,6 +298,8 @@ def varied_constants(
         (nn.Module, "register_parameter", registered(nn.Module.register_parameter)),
         (nn.Module, "register_buffer", registered(nn.Module.register_buffer)),
         (_NormBase, "reset_running_stats", reset),
+        (nn.Parameter, "__deepcopy__", copying(nn.Parameter.__deepcopy__)),
+        (Tensor, "__deepcopy__", copying(Tensor.__deepcopy__)),
     ]
     originals = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
     try:

@@ -149,7 +149,8 @@ class LoadKernel(Message, frozen=True):
     baseline: str = ""
     init_seed: int = 0
     varied_constants: tuple[tuple[float, int], ...] = ()
-    """Numbers, and counts of elements, of the constant parameters and buffers that vary in modules and baselines."""
+    """Numbers, and counts of elements, of the constant parameters and buffers that vary in modules and baselines; infinite ones
+    stand for copies and norms (``constant_parameters``)."""
     alike_constants: bool = False
     """Those of the same number and count of elements get the same values."""
     own_weights: bool = False

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
 from engine.domain import work as w
 from engine.domain.model import Contract, Dialect, FailureKind, Workload
 from engine.problem import catalog
-from engine.problem.constant_parameters import counted_constants, varied_constants
+from engine.problem.constant_parameters import COPIED, NORMS, counted_constants, varied_constants
 from engine.problem.reference import Reference
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
 from engine.trial.judge.calibration import calibrate
@@ -174,6 +177,111 @@ def test_constants_of_one_number_and_size_differ_unless_they_are_to_be_alike(ali
     ):
         values = torch.stack([state[name] for name in names])
         assert values.unique().numel() == (5 if alike else 15), names
+
+
+def cloned(count: int) -> nn.Module:
+    """Layers that are copies of one, and whose constants are copies of varied ones."""
+    block = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5))
+    return nn.ModuleList(copy.deepcopy(block) for _ in range(count))
+
+
+def loaded(count: int) -> nn.Module:
+    """The same, copied in another way."""
+    layers = [nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5)) for _ in range(count)]
+    for layer in layers[1:]:
+        layer.load_state_dict(layers[0].state_dict())
+    return nn.ModuleList(layers)
+
+
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("make", [cloned, loaded])
+def test_copies_differ_unless_they_are_to_be_alike(make: Callable[[int], nn.Module], alike: bool) -> None:
+    torch.manual_seed(1)
+    constants = counted_constants(make(3))
+    assert constants[COPIED, 20] == constants[COPIED, 5] == 3
+    made = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        with varied_constants(1, constants, torch.device("cpu"), alike=alike) as finish:
+            model = make(3)
+            finish(model)
+        made.append(model.state_dict())
+    state, again = made
+    for name in ("0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"):
+        values = torch.stack([state[f"{layer}.{name}"] for layer in range(3)])
+        assert values.unique().numel() == values[0].numel() * (1 if alike else 3), name
+        assert torch.equal(values, torch.stack([again[f"{layer}.{name}"] for layer in range(3)])), name
+
+
+def test_copies_are_parted_before_the_constructor_prepares_them() -> None:
+    torch.manual_seed(1)
+    constants = counted_constants(cloned(2))
+    with varied_constants(1, constants, torch.device("cpu")) as finish:
+        model = cloned(2)
+        prepared = torch.stack([model[layer][0].weight for layer in range(2)])
+        finish(model)
+    assert torch.equal(prepared, torch.stack([model[layer][0].weight for layer in range(2)]))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        nn.Parameter(torch.arange(6.0), requires_grad=False), nn.Parameter(torch.arange(6.0, dtype=torch.float64)),
+        nn.Parameter(torch.arange(6.0).view(2, 3)), nn.Parameter(torch.arange(6.0).neg()),
+    ],
+)  # fmt: skip
+def test_other_types_shapes_values_and_fixed_tables_are_no_copies(other: nn.Parameter) -> None:
+    model = nn.ParameterList([torch.arange(6.0), other])
+    model.register_buffer("table", torch.arange(6.0))
+    assert not counted_constants(model)
+
+
+def test_shared_parameters_are_no_copies() -> None:
+    weight = torch.rand(6)
+    assert not counted_constants(nn.ParameterList([nn.Parameter(weight), nn.Parameter(weight)]))
+
+
+class ByHand(nn.Module):
+    """Weight normalisation with parameters of its own: directions first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directions = nn.Parameter(torch.randn(3, 4, 5))
+        self.magnitudes = nn.Parameter(self.directions.detach().norm(dim=(1, 2)))
+
+
+NORMALISED = {
+    "a parametrization": lambda: parametrizations.weight_norm(nn.Linear(4, 3)),
+    "by a hook": lambda: nn.utils.weight_norm(nn.Linear(4, 3)),
+    "along another dimension": lambda: parametrizations.weight_norm(nn.Conv1d(3, 4, 5), dim=1),
+    "by hand": ByHand,
+}
+
+
+@pytest.mark.parametrize("kind", NORMALISED)
+def test_norms_of_another_parameter_vary(kind: str) -> None:
+    make = NORMALISED[kind]
+    torch.manual_seed(1)
+    plain = make()
+    constants = counted_constants(plain)
+    assert [number for number, _ in constants] == [NORMS]
+    torch.manual_seed(1)
+    with varied_constants(1, constants, torch.device("cpu")) as finish:
+        model = make()
+        prepared = model.weight.detach().clone() if hasattr(model, "weight") else None
+        finish(model)
+    changed = [name for name, value in plain.state_dict().items() if not torch.equal(value, model.state_dict()[name])]
+    assert len(changed) == 1
+    (_, size), before, after = next(iter(constants)), plain.state_dict()[changed[0]], model.state_dict()[changed[0]]
+    assert size == before.numel()
+    assert 0 < float((after / before - 1).abs().max()) <= 0.25
+    assert prepared is None or torch.equal(prepared, model.weight), "the constructor prepared another weight"
+
+
+@pytest.mark.parametrize("second", [torch.ones(3), torch.rand(3), torch.rand(3, 4)])
+def test_other_parameters_are_no_norms(second: Tensor) -> None:
+    constants = counted_constants(nn.ParameterList([torch.rand(3, 4), second]))
+    assert not any(number == NORMS for number, _ in constants)
 
 
 def test_construction_is_restored_afterwards() -> None:

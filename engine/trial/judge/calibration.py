@@ -109,8 +109,9 @@ class Calibration:
 def calibrate(reference: Reference, tolerance: str, main: Calibration | None = None) -> Calibration:
     """Measure the reference error by precision class and make the policy. Raises ProblemError where no kernel can be judged.
 
-    ``main`` is the workload's calibration if ``reference`` is one of its hold-out shapes. A hold-out is judged on the problem's
-    own inputs only, with limits no tighter than the workload's (a library can happen to be exact on a small shape).
+    ``main`` is the workload's calibration if ``reference`` is one of its hold-out shapes. A hold-out is calibrated on the
+    problem's own inputs only, with limits no tighter than the workload's (a library can happen to be exact on a small shape),
+    and has the workload's on perturbed inputs.
     """
     try:
         return _calibrate(reference, tolerance, main)
@@ -157,7 +158,7 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
         )
     if main is not None:
         own = {name: errors.wider(main.policy.classes[OWN].get(name, errors)) for name, errors in own.items()}
-    classes = {OWN: own}
+    classes = {OWN: own, **({} if main is None else _perturbed_as(main, own))}
     policy = make_policy(tolerance, default, classes, dtype)
     allowed = allowed_class(policy, default)
     against_float64 = isinstance(policy, ClassPolicy)
@@ -171,6 +172,15 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
     # The reference's notes are complete only after it was called.
     distinct_notes = tuple(dict.fromkeys((*reference.notes, *notes)))
     return Calibration(make_policy(tolerance, default, classes, dtype), tuple(classes), distinct_notes, several)
+
+
+def _perturbed_as(main: Calibration, own: Mapping[str, ClassErrors]) -> dict[str, dict[str, ClassErrors]]:
+    """The workload's errors on perturbed inputs, no tighter than those on a hold-out's own; but for what depends on sizes."""
+    return {
+        distribution: {name: errors.wider(own.get(name, errors)) for name, errors in classes.items()}
+        for distribution, classes in main.policy.classes.items()
+        if distribution not in (OWN, UNEQUAL, GRADED)
+    }
 
 
 def _own_cases(reference: Reference, default: PrecisionClass, main: Calibration | None, tolerance: str) -> _OwnCases:

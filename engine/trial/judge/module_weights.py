@@ -7,10 +7,10 @@ that. Such a module is right with its own, is judged on them in every later call
 it than of one with other names, which is lent nothing: its weights come from a seed that is new for each process.
 
 Parameters and buffers that a model's constructor fills with one number vary, so that leaving them out shows, and taking one for
-another. Kernels with a C launcher and plans are given them. A module whose names and shapes differ from the reference's may
-not get them. If it registers them in another order, it is right only where those of one number and size are alike, which the
-verdict says; else it is judged on the constructor's own. That may be because it leaves them out: it is measured, and not
-corroborated.
+another; so do copies of a parameter, and norms of another one. Kernels with a C launcher and plans are given them. A module
+whose names and shapes differ from the reference's may not get them. If it registers them in another order, it is right only
+where those of one number and size are alike, which the verdict says; else it is judged on the constructor's own. That may be
+because it leaves them out: it is measured, and not corroborated.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _decided(bed: TestBed, runner: RunnerClient, first: TrialFailed | None, cons
         raise TrialFailed(FailureKind.MISMATCH, reason, first.log, first.failure.mismatches)
     given = f"the module does not take {_some(bed, runner.unmatched)}" if runner.unmatched else "its order is another one"
     if are_alike:
-        return _Decision(constants, f"weights that start as one number and have one size were alike: {given}", kept)
+        return _Decision(constants, f"weights of one size that start as one number, or as copies, were alike: {given}", kept)
     return _Decision(constants, f"constant parameters were not varied: {given}", kept)
 
 

@@ -186,6 +186,7 @@ def _with_nans(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     return tensor
 
 
+EDGES = "edges"
 NEAR_ONE = "near one"
 ZERO_SLICES = "zero slices"
 INFINITIES, NANS = "infinities", "NaN"
@@ -201,7 +202,7 @@ PERTURBATIONS: dict[str, Change] = {
     "lowered": _shifted(-32.0),
     "raised": _shifted(1000.0),
     "sunk": _shifted(-1000.0),
-    "edges": _at_edges,
+    EDGES: _at_edges,
     NEAR_ONE: _near_one,
     "alternating": _alternating,
     "blocks": _in_blocks,
@@ -220,7 +221,7 @@ UNEQUAL = "unequal"
 """Inputs of equal numbers get other values (``equal_numbers``); the others are unchanged."""
 GRADED = "graded"
 """Inputs that share a dimension are graded along it, one against the others (``graded``)."""
-WIDE_ONLY = ("raised", "sunk", "edges", "outliers", "few")
+WIDE_ONLY = ("raised", "sunk", EDGES, "outliers", "few")
 """Not for half precision: 1000 + x loses x, and 1000² overflows."""
 NOT_FOR_HALF = (*WIDE_ONLY, NEAR_ONE)
 """In half precision few numbers lie near one."""

@@ -29,7 +29,7 @@ from engine.trial.judge.known_calibrations import KnownCalibrations, shape_text
 from engine.trial.judge.measurement import MeasurementReport
 from engine.trial.judge.memory_room import needs_of, release_unused
 from engine.trial.judge.mismatch_tally import on_holdout
-from engine.trial.judge.perturbations import OWN
+from engine.trial.judge.perturbations import EDGES, OWN
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.sustained_times import SustainedPair
 from engine.trial.judge.sustained_workload import SustainedWorkload
@@ -46,7 +46,9 @@ _OWN_TRIALS = 3
 _OWN_S = 10.0
 """After so many seconds no further call on the problem's own inputs is made: every timed call is checked as well."""
 _HOLDOUT_TRIALS = 2
-"""Calls on each hold-out shape."""
+"""Calls on the problem's own inputs on each hold-out shape."""
+_HOLDOUT_S = 5.0
+"""After so many seconds no further call on perturbed inputs is made on a hold-out shape."""
 _SCREEN_SAMPLES = 6
 """With the warm-up, one burst over eight slots."""
 _JITTER_LIMIT = 1e-2
@@ -296,7 +298,8 @@ class WorkloadTrial:
         check_workspace(runner, candidate)
         if not candidate.holdouts and not candidate.specialised:
             return "none"
-        for built in candidate.holdouts:
+        perturbed = self._spread(len(candidate.holdouts))
+        for place, built in enumerate(candidate.holdouts):
             say(f"hold-out shape {shape_text(built.workload)}")
             bed = self.beds.holdout(built.workload)
             self._tools.weights.renew(bed, candidate, scalars=True)
@@ -306,6 +309,7 @@ class WorkloadTrial:
                 for index in range(_HOLDOUT_TRIALS):
                     bed.refill(index % bed.slots)
                     judged_call(bed, runner, index % bed.slots, tally)
+                self._perturb_holdout(bed, runner, perturbed[place])
                 check_workspace(runner, candidate)
             except TrialFailed as error:
                 reason = f"on hold-out shape {shape_text(built.workload)}: {error.failure.reason}"
@@ -314,6 +318,24 @@ class WorkloadTrial:
             self.beds.let_go(built.workload)
         done = f"{len(candidate.holdouts)}/{len(candidate.holdouts) + candidate.specialised}"
         return f"{done}, specialised" if candidate.specialised else done
+
+    def _spread(self, holdouts: int) -> Sequence[Sequence[str]]:
+        """The perturbed distributions that each hold-out shape is tried on: all of them take turns, from a random one on.
+
+        Where a loop ends depends on the shape: ``EDGES`` is tried on every one.
+        """
+        every = list(self._distributions(self.bed()))
+        self._tools.setup.order.shuffle(every)
+        return [[EDGES, *(name for name in every[place::holdouts] if name != EDGES)] for place in range(holdouts)]
+
+    def _perturb_holdout(self, bed: TestBed, runner: RunnerClient, distributions: Sequence[str]) -> None:
+        began, tally = time.monotonic(), CheckTally()
+        for distribution in distributions:
+            if time.monotonic() - began > _HOLDOUT_S:
+                break
+            if distribution in bed.calibration.distributions:
+                bed.refill(0, distribution)
+                judged_call(bed, runner, 0, tally, distribution)
 
     # times
 
