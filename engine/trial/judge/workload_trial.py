@@ -47,6 +47,8 @@ _OWN_S = 10.0
 """After so many seconds no further call on the problem's own inputs is made: every timed call is checked as well."""
 _HOLDOUT_TRIALS = 2
 """Calls on the problem's own inputs on each hold-out shape."""
+_HOLDOUT_OTHERS = 2
+"""Perturbed distributions on each hold-out shape, besides ``EDGES``."""
 _HOLDOUT_S = 5.0
 """After so many seconds no further call on perturbed inputs is made on a hold-out shape."""
 _SCREEN_SAMPLES = 6
@@ -298,8 +300,7 @@ class WorkloadTrial:
         check_workspace(runner, candidate)
         if not candidate.holdouts and not candidate.specialised:
             return "none"
-        perturbed = self._spread(len(candidate.holdouts))
-        for place, built in enumerate(candidate.holdouts):
+        for built in candidate.holdouts:
             say(f"hold-out shape {shape_text(built.workload)}")
             bed = self.beds.holdout(built.workload)
             self._tools.weights.renew(bed, candidate, scalars=True)
@@ -309,7 +310,7 @@ class WorkloadTrial:
                 for index in range(_HOLDOUT_TRIALS):
                     bed.refill(index % bed.slots)
                     judged_call(bed, runner, index % bed.slots, tally)
-                self._perturb_holdout(bed, runner, perturbed[place])
+                self._perturb_holdout(bed, runner)
                 check_workspace(runner, candidate)
             except TrialFailed as error:
                 reason = f"on hold-out shape {shape_text(built.workload)}: {error.failure.reason}"
@@ -319,23 +320,16 @@ class WorkloadTrial:
         done = f"{len(candidate.holdouts)}/{len(candidate.holdouts) + candidate.specialised}"
         return f"{done}, specialised" if candidate.specialised else done
 
-    def _spread(self, holdouts: int) -> Sequence[Sequence[str]]:
-        """The perturbed distributions that each hold-out shape is tried on: all of them take turns, from a random one on.
-
-        Where a loop ends depends on the shape: ``EDGES`` is tried on every one.
-        """
-        every = list(self._distributions(self.bed()))
-        self._tools.setup.order.shuffle(every)
-        return [[EDGES, *(name for name in every[place::holdouts] if name != EDGES)] for place in range(holdouts)]
-
-    def _perturb_holdout(self, bed: TestBed, runner: RunnerClient, distributions: Sequence[str]) -> None:
+    def _perturb_holdout(self, bed: TestBed, runner: RunnerClient) -> None:
+        """Calls on ``EDGES``, since where a loop ends depends on the shape, and on a few other kinds drawn at random."""
+        others = [name for name in bed.calibration.distributions if name not in (OWN, EDGES)]
+        drawn = self._tools.setup.order.sample(others, min(_HOLDOUT_OTHERS, len(others)))
         began, tally = time.monotonic(), CheckTally()
-        for distribution in distributions:
+        for distribution in (EDGES, *drawn) if EDGES in bed.calibration.distributions else drawn:
             if time.monotonic() - began > _HOLDOUT_S:
                 break
-            if distribution in bed.calibration.distributions:
-                bed.refill(0, distribution)
-                judged_call(bed, runner, 0, tally, distribution)
+            bed.refill(0, distribution)
+            judged_call(bed, runner, 0, tally, distribution)
 
     # times
 
