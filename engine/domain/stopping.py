@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from engine.domain import queries
 from engine.domain.errors import head_and_tail
+from engine.domain.settings import Limits
 from engine.domain.state import Idea, IdeaStatus, SessionState
 from engine.domain.strategy.evidence import TUNE, stem_of
 
@@ -14,6 +17,7 @@ MOST_WITHOUT_KERNELS = 10
 """Rounds in a row without a kernel that end a search: the proposer or the writer gives nothing that can be built."""
 _MOST_REASON = 160
 """Characters of the reason of the latest of these rounds."""
+_NO_LIMITS = Limits(rounds=None, plateau=None, light=None)
 
 
 def stop_reason(state: SessionState) -> str | None:
@@ -34,6 +38,24 @@ def stop_reason(state: SessionState) -> str | None:
     if limits.plateau and queries.stalled_rounds(state) >= limits.plateau:
         return f"no new incumbent in {queries.stalled_rounds(state)} rounds"
     return _exhausted(state) or _without_kernels(state)
+
+
+def may_go_on(state: SessionState) -> bool:
+    """Whether an ended session would go on if its limits were raised: there are ideas, and a kernel to build on."""
+    return reopened_stop(state, _NO_LIMITS) is None and bool(queries.frontier(state))
+
+
+def reopened_stop(state: SessionState, limits: Limits) -> str | None:
+    """Why an ended session would stay ended with these limits; ``None`` if it would go on."""
+    return stop_reason(replace(state, limits=limits, capped=None, reopened_after=queries.last_round(state)))
+
+
+def limits_reached(state: SessionState) -> tuple[str, ...]:
+    """The fields of ``Limits`` that each keep an ended session from going on, but for its rounds and its budget."""
+    names = ("seconds", "kernels", "plateau", "light")
+    return tuple(
+        name for name in names if reopened_stop(state, replace(_NO_LIMITS, **{name: getattr(state.limits, name)})) is not None
+    )
 
 
 def _exhausted(state: SessionState) -> str | None:

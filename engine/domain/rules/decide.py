@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import queries, stopping
@@ -70,8 +68,7 @@ def _limits(state: SessionState, changed: e.LimitsChanged) -> tuple[e.Event, ...
     _bounded(limits.rounds, limits.seconds, limits.kernels, limits.tokens, limits.usd, limits.plateau, limits.light)
     if state.closed is None:
         return (changed,)
-    reopened = replace(state, limits=changed.limits, capped=None, reopened_after=queries.last_round(state))
-    still = stopping.stop_reason(reopened)
+    still = stopping.reopened_stop(state, limits)
     return (changed,) if still is not None else (changed, e.SessionReopened())
 
 
