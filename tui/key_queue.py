@@ -28,7 +28,7 @@ from tui.screens.loading import is_loading
 MOST_SECONDS = 1.0
 """How long input waits for what an earlier one caused: a worker may first read from a slow disk."""
 MOST_LOADING_SECONDS = 30.0
-"""How long it waits besides while the program loads its own modules."""
+"""How long it waits before that while the program loads its own modules or makes a screen."""
 ASKING_GROUPS: Final = frozenset({"default", "compare", "open", "quit", "settings", "watch"})
 """The groups of workers that show a screen. Textual's decorator ``work`` names its group ``default``."""
 _TURNS = 200
@@ -142,8 +142,12 @@ class KeyQueue:
 
     async def _settle(self) -> None:
         """Wait until what handled the event, what has the focus now, and workers that will ask have done their work."""
-        turns = 0
-        while self._app.screen_stack and _seconds_after(self._end) < (MOST_LOADING_SECONDS if is_loading() else 0):
+        turns, last = 0, _deadline(MOST_LOADING_SECONDS)
+        while self._app.screen_stack:
+            if self._is_loading() and _seconds_after(last) < 0:
+                self._end = _deadline()
+            elif _seconds_after(self._end) >= 0:
+                break
             await asyncio.sleep(0 if turns < _TURNS else _LATER_SECONDS)
             if self._is_settled():
                 return
@@ -158,6 +162,10 @@ class KeyQueue:
             and all(map(_is_idle, self._nodes_of()))
             and not self._about_to_ask()
         )
+
+    def _is_loading(self) -> bool:
+        """Whether modules are imported, or the screen's widgets are made: the input may be for what follows."""
+        return is_loading() or bool(self._app.screen_stack and not self._app.screen.is_mounted)
 
     def _about_to_ask(self) -> list[Worker[Any]]:
         """Workers that may show a screen next, but for those that were waited for long enough."""
@@ -181,8 +189,8 @@ class KeyQueue:
         return [*target.ancestors_with_self]
 
 
-def _deadline() -> float:
-    return asyncio.get_running_loop().time() + MOST_SECONDS
+def _deadline(seconds: float = MOST_SECONDS) -> float:
+    return asyncio.get_running_loop().time() + seconds
 
 
 def _seconds_after(end: float) -> float:

@@ -183,9 +183,10 @@ class PlainSession:
             _Act("One kernel with its code", self._kernel),
             *(self._steering() if self._steers else self._watching()),
         ]
-        nothing = "Go on" if self._bridge.state_now.closed is None and self._steers else "Leave"
-        chosen = await self._console.choose("Menu.", [*(act.label for act in acts), "Leave the session"], nothing)
-        if chosen == len(acts) or (chosen is None and nothing == "Leave"):
+        leave, goes_on = "Leave the session", self._bridge.state_now.closed is None and self._steers
+        labels = [*(act.label for act in acts), *([leave] if goes_on else ())]
+        chosen = await self._console.choose("Menu.", labels, "Go on" if goes_on else leave)
+        if chosen == len(acts) or (chosen is None and not goes_on):
             raise LeaveSession
         self._asks_again = chosen is not None
         if chosen is not None:

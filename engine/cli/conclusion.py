@@ -9,7 +9,7 @@ from engine.cli.exit_codes import AWAITING, BAD_INPUT, DOUBTED, FAILED, INTERRUP
 from engine.cli.output import show, show_json
 from engine.cli.session_access import shell_name
 from engine.cli.verbosity import quiet
-from engine.domain import corroboration, queries, races
+from engine.domain import corroboration, queries, races, stopping
 from engine.domain.state import SessionState
 from engine.domain.work import WorkKey, WorkKind
 from engine.journal.shipped import is_shipped
@@ -21,6 +21,8 @@ from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome, Rou
 
 _BY_PROVIDER = frozenset({WorkKind.PROPOSE, WorkKind.IMPLEMENT, WorkKind.REPAIR})
 """Work that waits for a proposer or a writer."""
+_LIFTED = {"seconds": "--time", "kernels": "--kernels", "plateau": "--plateau", "light": "--sol"}
+"""Field of ``Limits`` → the option of ``session limits`` that changes it."""
 
 
 def print_session(state: SessionState, folder: Path, outcome: Outcome | None = None, bundle: Path | None = None) -> None:
@@ -78,10 +80,13 @@ def next_steps(state: SessionState, folder: Path, outcome: Outcome | None) -> li
         return [f'espalier idea add {name} "TITLE" --approve, {resume}']
     if state.closed is None:
         return [f"espalier open {name}: resume the search"]
-    rounds = queries.rounds_done(state) + 3
     undecided = list(races.undecided_races(state))
     again = f"espalier kernel race {name}, {resume}: repeats {counted(len(undecided), 'undecided race')} with twice the samples"
-    more = f"espalier session limits {name} --rounds {rounds}, {resume}: three more rounds"
+    more = f"espalier kernel seed {name} FILE, {resume}: from a kernel of yours"
+    if stopping.may_go_on(state):
+        options = "".join(f" {_LIFTED[limit]} none" for limit in stopping.limits_reached(state))
+        rounds = queries.rounds_done(state) + 3
+        more = f"espalier session limits {name} --rounds {rounds}{options}, {resume}: three more rounds"
     return [*_best_kernel_steps(state, name), *([again] if undecided else []), more]
 
 

@@ -40,10 +40,10 @@ def shell_name(folder: Path) -> str:
 
 
 def read_entries(folder: Path) -> tuple[Entry, ...]:
-    """The entries of a session; warns when the last one was cut short. Raises JournalError and its kinds."""
+    """The entries of a session; warns when the last line cannot be read. Raises JournalError and its kinds."""
     recording = journal.read(folder)
     if recording.torn:
-        show([f"the last line of the journal of {folder.name} was cut short and is left out"], err=True)
+        show([f"the last line of the journal of {folder.name} {recording.torn} and is left out"], err=True)
     return recording.entries
 
 

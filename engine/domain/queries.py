@@ -8,7 +8,6 @@ from typing import Any, TypeVar, cast
 
 from engine.domain import suite
 from engine.domain.model import AGENT, PLAYBOOK, Device, Interval, Usage
-from engine.domain.settings import Limits
 from engine.domain.state import Idea, IdeaStatus, Kernel, ModelCall, Round, SessionState, Stage
 from engine.domain.work import WorkKind
 
@@ -288,30 +287,6 @@ def incumbent_by_round(state: SessionState) -> tuple[tuple[int, float], ...]:
     return tuple(rows)
 
 
-def stop_reason(state: SessionState) -> str | None:
-    """The limit that is reached, as text; ``None`` if there is none. Round 0 (the naive port) does not count."""
-    limits = state.limits
-    best = incumbent(state)
-    sol = best.measurement.light if best and best.measurement else None
-    if limits.rounds is not None and (done := rounds_done(state)) >= limits.rounds:
-        return f"{done} of {limits.rounds} rounds done"
-    if limits.seconds is not None and state.active_seconds >= limits.seconds:
-        return f"time limit of {limits.seconds:g} s reached"
-    if limits.kernels is not None and len(state.kernels) >= limits.kernels:
-        return f"limit of {limits.kernels} kernels reached"
-    if state.capped is not None:
-        return state.capped
-    if sol is not None and limits.light is not None and limits.light <= sol.fraction <= _SOL_HOLDS:
-        return f"{sol.fraction * 100:.0f}% of SOL reached"
-    if limits.plateau and stalled_rounds(state) >= limits.plateau:
-        return f"no new incumbent in {stalled_rounds(state)} rounds"
-    return _exhausted(state, limits)
-
-
-_SOL_HOLDS = 1.25
-"""Fraction of SOL above which the floor is no bound: operands in a core's own cache move faster than the device copies."""
-
-
 def rounds_done(state: SessionState) -> int:
     """Closed rounds after the naive port. The adaptive strategy opens a round for each of its decisions: there, as many kernels
     as ideas times implementations count as a round."""
@@ -389,12 +364,3 @@ def rounds_after(state: SessionState, best: Kernel | None) -> int:
         return len([k for k in state.kernels.values() if k.round > since]) // size
     closed = [r.number for r in state.rounds.values() if r.closed and r.number > 0]
     return sum(1 for n in closed if best is None or n > best.round)
-
-
-def _exhausted(state: SessionState, limits: Limits) -> str | None:
-    last = state.rounds.get(last_round(state))
-    if last is None or not last.closed or last.number == 0:
-        return None
-    if not ideas_of(state, last.number):
-        return "no further ideas"
-    return None

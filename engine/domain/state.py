@@ -332,6 +332,8 @@ class SessionState:
     called_off: Mapping[WorkKey, str] = field(default_factory=_empty)
     """Failed work whose call someone cancelled → why; the engine is not at fault."""
     closed: str | None = None
+    reopened_after: int = -1
+    """The last round when the closed session was last reopened."""
     workers: Mapping[str, WorkerRecord] = field(default_factory=_empty)
     """The fleet of the session's latest process, by name; empty without a fleet."""
     unknown: tuple[str, ...] = ()

@@ -196,13 +196,21 @@ def _place(number: int, name: str) -> str:
     return f"line {number} of {name}" if number else f"a line of {name}"
 
 
-def is_json(line: bytes) -> bool:
-    """Whether the line is valid JSON; a truncated line never is."""
+CUT_SHORT = "was cut short"
+
+
+def json_fault(line: bytes) -> str:
+    """What keeps the line from being read as JSON, as a predicate; empty if nothing does. A truncated line was cut short."""
     try:
         _ANYTHING.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
+    except RecursionError:
+        return "is nested too deeply"
+    except UnicodeDecodeError:
+        return "is not UTF-8"
+    except msgspec.DecodeError as error:
+        ends = ("truncated", f"(byte {len(line)})")  # a number that ends with its point is malformed after the last byte
+        return CUT_SHORT if str(error).endswith(ends) else "is not JSON"
+    return ""
 
 
 def _event(line: _Line, marked: bool) -> Event:

@@ -33,10 +33,10 @@ LONGEST_LINE = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class JournalContents:
-    """The entries of a journal. ``torn``: its last line is truncated and not included."""
+    """The entries of a journal. ``torn``: what is wrong with its last line, which is not included; empty for nothing."""
 
     entries: tuple[Entry, ...]
-    torn: bool
+    torn: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def read(folder: Path) -> JournalContents:
     scan = _scan(folder)
     if not scan.entries:
         raise _empty_journal_error(folder)
-    return JournalContents(scan.entries, bool(scan.torn))
+    return JournalContents(scan.entries, codec.json_fault(scan.torn) if scan.torn else "")
 
 
 def version(folder: Path) -> tuple[int, int, int]:
@@ -217,9 +217,10 @@ class Journal:
             return "completed the last line, which lacked its newline"
         if not scan.torn:
             return ""
-        aside = _set_aside(self.folder, scan.torn)
+        aside, fault = _set_aside(self.folder, scan.torn), codec.json_fault(scan.torn)
         self._truncate()
-        return f"set a torn last line of {len(scan.torn)} bytes aside as {aside}"
+        line = "a torn last line" if fault == codec.CUT_SHORT else f"the last line, which {fault},"
+        return f"set {line} of {len(scan.torn)} bytes aside as {aside}"
 
     def _truncate(self) -> None:
         try:
@@ -251,7 +252,7 @@ class Tail:
                 raise JournalError(f"the journal of {self._folder} was truncated while it was followed: open it again")
             file.seek(self._offset)
             for line in _lines(file, self._lines, self._name):
-                if not line.whole or (line.last and not codec.is_json(line.text)):
+                if not line.whole or (line.last and codec.json_fault(line.text)):
                     break  # torn, as ``read`` has it: its writer sets it aside
                 if self._lines >= self._skip:
                     entries.append(_entry(line.text, self._lines, self._name))
@@ -328,7 +329,7 @@ def _scan(folder: Path) -> _Scan:
     whole = 0
     with _opened(folder) as file:
         for line in _lines(file, 0, name):
-            if line.last and not codec.is_json(line.text):
+            if line.last and codec.json_fault(line.text):
                 return _Scan(tuple(entries), whole, torn=line.text + b"\n" * line.whole)
             entries.append(_entry(line.text, len(entries), name))
             if not line.whole:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine.domain import commands as c
-from engine.domain import queries
+from engine.domain import queries, stopping
 from engine.domain.errors import EspalierError
 from engine.domain.figure_text import exact
 from engine.domain.model import Problem
@@ -153,10 +153,10 @@ class ProblemSet:
         state = member.state
         if member.stopped or state.closed is None:
             return member.stopped
-        if state.closed not in (queries.stop_reason(state), state.capped):
+        if state.closed not in (stopping.stop_reason(state), state.capped):
             return state.closed
         roomy = replace(self.limits(member), kernels=None)
-        return queries.stop_reason(replace(state, limits=roomy, capped=None)) or ""
+        return stopping.stop_reason(replace(state, limits=roomy, capped=None)) or ""
 
     async def run(self, run_live: RunLive, say: Say, turn_over: Callable[[Member], None] = lambda _: None) -> str:
         """Spend the budget; returns why it stopped. If this is cancelled, the open session stays resumable."""

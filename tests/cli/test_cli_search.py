@@ -205,6 +205,24 @@ def test_a_recording_is_shown_without_its_torn_last_line(espalier: Call, recorde
     assert "cut short" in result.err
 
 
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        (b"[" * 100_000 + b"]" * 100_000 + b"\n", "is nested too deeply"),
+        (b"\x00" * 4096, "is not JSON"),
+    ],
+)
+def test_what_is_wrong_with_the_last_line_of_a_journal_is_said(espalier: Call, recorded: Path, line: bytes, fault: str) -> None:
+    """All of them were said to be cut short."""
+    with (recorded / "journal.jsonl").open("ab") as file:
+        file.write(line)
+    result = espalier("session", "show", "scripted")
+    assert result.status == 0
+    assert f"the last line of the journal of scripted {fault} and is left out\n" in result.err
+    noted = espalier("session", "note", "scripted", "hello")
+    assert f"set the last line, which {fault}, of {len(line)} bytes aside as journal.torn-1" in noted.err
+
+
 @pytest.mark.slow
 def test_a_locale_without_utf8(process: Call, recorded: Path) -> None:
     env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}

@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from support import builders as b
+from support import sessions
 
 from engine.cli.conclusion import next_steps
+from engine.domain import commands as c
+from engine.domain import events as e
+from engine.domain import rules
 from engine.domain.settings import Limits
+
+
+def test_more_rounds_are_not_advised_where_no_idea_is_left(tmp_path: Path) -> None:
+    """Raising the limit changed nothing: the session stayed ended."""
+    state = sessions.whole(tmp_path / "s", limits=Limits(rounds=None, plateau=None))
+    assert state.closed == "no further ideas"
+    *_, more = next_steps(state, tmp_path, None)
+    assert more == f"espalier kernel seed {tmp_path} FILE, then espalier open {tmp_path}: from a kernel of yours"
+
+
+@pytest.mark.parametrize(
+    ("limits", "options", "raised"),
+    [
+        (Limits(rounds=None, light=0.05), " --sol none", Limits(rounds=9, light=None)),
+        (Limits(rounds=None, kernels=5), " --kernels none", Limits(rounds=9)),
+        (Limits(rounds=1), "", Limits(rounds=9)),
+    ],
+)
+def test_the_advised_limits_let_the_session_go_on(limits: Limits, options: str, raised: Limits, tmp_path: Path) -> None:
+    """Where SOL, the plateau or another limit had been reached, more rounds alone changed nothing."""
+    state = sessions.whole(tmp_path / "s", limits=limits)
+    *_, more = next_steps(state, tmp_path, None)
+    assert re.search(rf"--rounds \d+{options}, then espalier open", more)
+    assert e.SessionReopened() in rules.decide(state, c.SetLimits(raised))
 
 
 @pytest.mark.parametrize("strategy", ["branching", "adaptive"])

@@ -125,13 +125,18 @@ def test_an_idea_between_rounds_belongs_to_the_next_one() -> None:
 
 
 def test_an_undecided_idea_can_be_edited_field_by_field(state: SessionState) -> None:
-    old = state.ideas["i2"]
-    assert rules.decide(state, c.EditIdea("i2")) == (e.IdeaEdited("i2", old.text, "k1", 3),)
     command = c.EditIdea("i5", "New title", "New reason", "instructions", "k2", 7)
     text = replace(state.ideas["i5"].text, title="New title", rationale="New reason", category="instructions")
     assert rules.decide(state, command) == (e.IdeaEdited("i5", text, "k2", 7),)
     edited = after(state, command).ideas["i5"]
     assert (edited.text, edited.parent, edited.branch, edited.edited) == (text, "k2", 7, True)
+
+
+def test_an_edit_that_changes_nothing_is_none(state: SessionState) -> None:
+    """A form that was only looked at made the idea an edited one."""
+    old = state.ideas["i2"]
+    assert rules.decide(state, c.EditIdea("i2")) == ()
+    assert rules.decide(state, c.EditIdea("i2", old.text.title, old.text.rationale, old.text.category, "k1", old.branch)) == ()
 
 
 def test_approving_takes_all_pending_ideas_or_the_named_ones(state: SessionState) -> None:

@@ -10,7 +10,7 @@ from support import builders as b
 from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import model as m
-from engine.domain import queries, rules
+from engine.domain import queries, rules, stopping
 from engine.domain import work as w
 from engine.domain.errors import CommandRejected
 from engine.domain.folds import advance
@@ -165,7 +165,7 @@ def test_a_fraction_far_above_sol_ends_no_session(fraction: float, reason: str |
     """Operands that stay in a core's cache move faster than the device copies: the floor is no bound there."""
     measured = replace(b.measured("k1", 1.0, light=fraction), kernel="k1")
     state = looked_at(b.fold(*grown(0.8, 0.9, limits=Limits(rounds=None)), measured))
-    assert queries.stop_reason(state) == reason
+    assert stopping.stop_reason(state) == reason
 
 
 def test_the_naive_port_does_not_count_as_a_round() -> None:

@@ -249,6 +249,6 @@ def test_an_unsupported_value_is_rejected() -> None:
 
 def test_only_truncated_json_is_invalid() -> None:
     line = codec.encode(entry(b.prepared()))
-    assert codec.is_json(line)
-    assert not any(codec.is_json(line[:cut]) for cut in range(len(line)))
+    assert not codec.json_fault(line)
+    assert {codec.json_fault(line[:cut]) for cut in range(len(line))} == {codec.CUT_SHORT}
     assert msgspec.json.decode(line)["kind"] == "session.prepared"

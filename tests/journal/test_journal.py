@@ -199,7 +199,7 @@ def test_a_lock_inherited_by_a_child_is_reported_as_such(folder: Path) -> None:
 def test_a_torn_last_line_is_set_aside_and_reported(folder: Path) -> None:
     whole = lines(folder)
     rewrite(folder, *whole[:3], whole[3][:40])
-    assert read(folder) == JournalContents(tuple(codec.decode(line) for line in whole[:3]), torn=True)
+    assert read(folder) == JournalContents(tuple(codec.decode(line) for line in whole[:3]), torn=codec.CUT_SHORT)
     entries, repaired = reopened(folder)
     assert len(entries) == 3
     assert repaired == "set a torn last line of 40 bytes aside as journal.torn-1"

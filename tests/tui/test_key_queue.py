@@ -270,6 +270,27 @@ def test_a_burst_ends_with_the_screen_that_it_was_for() -> None:
     sessions.run(body)
 
 
+@pytest.mark.parametrize("pasted", [False, True])
+def test_a_text_that_follows_the_key_of_a_new_session_replaces_its_problem(
+    pasted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The button Start had the focus: the text was lost, and Enter after it started a search of the highlighted problem."""
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
+    path = "/tmp/some other/path.py"
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(120, 36)) as pilot:
+            await until(pilot, lambda: app.screen.query_one("#problems", OptionList).option_count > 2)
+            burst(app, "n", events.Paste(path) if pasted else path)
+            await until(pilot, lambda: isinstance(app.screen, NewSessionForm) and isinstance(app.focused, Input))
+            await until(
+                pilot, lambda: isinstance(app.focused, Input) and app.focused.id == "problem" and app.focused.value == path
+            )
+
+    sessions.run(body)
+
+
 @pytest.mark.parametrize("opens", ["n", "\r"])
 def test_a_path_typed_with_the_key_of_a_new_session_is_its_problem(
     opens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

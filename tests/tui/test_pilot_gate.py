@@ -58,6 +58,19 @@ def test_that_ideas_wait_is_said_once(folder: Path) -> None:
     ui.run_steered(folder, act)
 
 
+def test_the_card_of_an_idea_keeps_room_for_its_scroll_bar(folder: Path) -> None:
+    """Its words were wrapped for the width before the bar appeared, and wrapped again by the screen."""
+
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await until(pilot, lambda: isinstance(app.screen, GateScreen) and app.screen.query_one("#card").show_vertical_scrollbar)
+        with_bar = app.screen.query_one("#words").size.width
+        await pilot.resize_terminal(100, 80)
+        await until(pilot, lambda: not app.screen.query_one("#card").show_vertical_scrollbar)
+        assert app.screen.query_one("#words").size.width == with_bar
+
+    ui.run_steered(folder, act, size=(100, 20))
+
+
 @pytest.mark.slow
 def test_the_header_fills_a_terminal_that_grew_after_the_gate_was_left(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:

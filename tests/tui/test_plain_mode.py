@@ -76,6 +76,24 @@ def test_the_menu_steers(typed: tuple[str, ...], event: type[e.Event] | None, tm
     assert ("Done." in text) is (event is not None)
 
 
+@pytest.mark.parametrize("action", ["open", "replay"])
+def test_a_menu_has_one_way_to_leave(action: str, tmp_path: Path) -> None:
+    """Of a session that does not go on by itself, 0 leaves."""
+    sessions.whole(tmp_path / "s")
+    text = steered(action, SavedSession(tmp_path / "s") if action == "open" else tmp_path / "s", "0")
+    menu = text[text.index("Menu.") :]
+    assert [line.strip() for line in menu.splitlines() if "Leave" in line] == ["0. Leave the session"]
+
+
+def test_the_menu_of_a_session_that_goes_on_has_one_way_to_leave(tmp_path: Path) -> None:
+    text = steered("new", ui.new(tmp_path / "s"), "7", "24")
+    menu = text[text.index("Menu.") :]
+    assert [line.strip() for line in menu.splitlines() if "Leave" in line or "Go on" in line] == [
+        "24. Leave the session",
+        "0. Go on",
+    ]
+
+
 def test_options_without_effect_on_a_session_that_runs_elsewhere_are_named(tmp_path: Path) -> None:
     with held(tmp_path / "s"):
         told = steered("open", SavedSession(tmp_path / "s", device="cpu"), "0")

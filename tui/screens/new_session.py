@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import ClassVar
 
-from textual import on, work
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Grid, Horizontal, VerticalScroll
@@ -63,6 +63,7 @@ class NewSessionForm(Dialog[Bridge | None]):
     """Answers with the bridge to the new session, or ``None``."""
 
     CSS_PATH = "new_session.tcss"
+    AUTO_FOCUS = "#start"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "Cancel"),
         Binding("ctrl+s", "start", "Start"),
@@ -131,10 +132,27 @@ class NewSessionForm(Dialog[Bridge | None]):
                 yield Button("Start", id="start", variant="primary", compact=True)
 
     def on_mount(self) -> None:
-        self.query_one("#start").focus()
         self._offer_those_of(self._problem)
         self._read_those_of(self._problem)
         self.set_interval(0.5, self._show_step)
+
+    def on_key(self, event: events.Key) -> None:
+        """A character that is typed on a button begins another problem's name or path."""
+        if event.is_printable and event.key != "space":
+            self._give_to_problem(event, events.Key(event.key, event.character))
+
+    def on_paste(self, event: events.Paste) -> None:
+        """A text that is pasted on a button is another problem's name or path."""
+        self._give_to_problem(event, events.Paste(" ".join(event.text.split())))
+
+    def _give_to_problem(self, event: events.Event, copy: events.Event) -> None:
+        """Focus the field, which selects its text, and let it replace that."""
+        if isinstance(self.focused, Button) and not self.has_class("-starting"):
+            event.stop()
+            event.prevent_default()
+            field = self.query_one("#problem", Input)
+            self.set_focus(field)
+            field.post_message(copy)
 
     @on(Select.Changed, "#device")
     def _device_changed(self, event: Select.Changed) -> None:

@@ -41,7 +41,7 @@ def _closed(b: StateBatch, entry: e.Entry, ev: e.SessionClosed) -> None:
 
 
 def _reopened(b: StateBatch, entry: e.Entry, ev: e.SessionReopened) -> None:
-    b.set(closed=None)
+    b.set(closed=None, reopened_after=max(b.peek("rounds"), default=-1))
 
 
 def _note(b: StateBatch, entry: e.Entry, ev: e.NoteAdded) -> None:

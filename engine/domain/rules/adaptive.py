@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from engine.domain import events as e
-from engine.domain import queries
+from engine.domain import queries, stopping
 from engine.domain.model import ENGINE, IdeaText
 from engine.domain.round_plan import RoundPlan
 from engine.domain.settings import Mode
@@ -55,7 +55,7 @@ def race_due(state: SessionState) -> tuple[e.Event, ...]:
     if not now.belief.parents:
         return ()
     found = race_worth(state, now.belief)
-    instead = next_gain(now) if queries.stop_reason(state) is None else None
+    instead = next_gain(now) if stopping.stop_reason(state) is None else None
     if found is None or (instead is not None and found.improvement <= COST * instead):
         return ()
     return (e.RaceAsked(found.kernel, found.against, reasons.of_race(found, instead)),)

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from engine.domain import commands as c
 from engine.domain import events as e
-from engine.domain import queries
+from engine.domain import queries, stopping
 from engine.domain.errors import CommandRejected
 from engine.domain.model import ENGINEER, Author, Blob
 from engine.domain.rules import on_ideas, on_kernels, on_undo, permissions
@@ -70,7 +68,7 @@ def _limits(state: SessionState, changed: e.LimitsChanged) -> tuple[e.Event, ...
     _bounded(limits.rounds, limits.seconds, limits.kernels, limits.tokens, limits.usd, limits.plateau, limits.light)
     if state.closed is None:
         return (changed,)
-    still = queries.stop_reason(replace(state, limits=changed.limits, capped=None))
+    still = stopping.reopened_stop(state, limits)
     return (changed,) if still is not None else (changed, e.SessionReopened())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.domain import events as e
-from engine.domain import queries, races
+from engine.domain import queries, races, stopping
 from engine.domain import work as w
 from engine.domain.model import AGENT, Device, Failure, FailureKind, RaceOutcome, Succession
 from engine.domain.profile import Profile
@@ -168,7 +168,7 @@ def _end_reason(state: SessionState) -> str | None:
         return state.capped
     if queries.open_round(state) is not None or _is_busy(state):
         return None
-    reason = queries.stop_reason(state)
+    reason = stopping.stop_reason(state)
     if reason is None and queries.last_round(state) >= 0 and not queries.frontier(state):
         reason = "no verified kernel to build on"
     return reason

@@ -20,7 +20,7 @@ def decide(state: SessionState, command: c.IdeaCommand, by: Author = ENGINEER) -
         case c.WriteIdea():
             return _write(state, command, by)
         case c.EditIdea():
-            return (_edit(state, command),)
+            return _edit(state, command)
         case c.ReorderIdeas(ideas):
             return _reorder(state, ideas)
         case c.AttachKernel(idea, kernel):
@@ -54,7 +54,8 @@ def _write(state: SessionState, command: c.WriteIdea, by: Author) -> tuple[e.Eve
     return (*reopen_events(state), proposed, *attached, *selected)
 
 
-def _edit(state: SessionState, command: c.EditIdea) -> e.Event:
+def _edit(state: SessionState, command: c.EditIdea) -> tuple[e.Event, ...]:
+    """Nothing if everything stays as it is: an idea that was only looked at is not edited."""
     idea = _editable(state, command)
     text = replace(
         idea.text,
@@ -66,7 +67,8 @@ def _edit(state: SessionState, command: c.EditIdea) -> e.Event:
     parent = idea.parent if command.parent is None else kernel_of(state, command.parent).id
     branch = idea.branch if command.branch is None else _checked_branch(command.branch)
     writer = idea.writer if command.writer is None else command.writer
-    return e.IdeaEdited(idea.id, _checked_text(text), parent, branch, writer)
+    kept = (text, parent, branch, writer) == (idea.text, idea.parent, idea.branch, idea.writer)
+    return () if kept else (e.IdeaEdited(idea.id, _checked_text(text), parent, branch, writer),)
 
 
 def _editable(state: SessionState, command: c.EditIdea) -> Idea:

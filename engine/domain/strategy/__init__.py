@@ -9,7 +9,7 @@ pairs of parent kernel and idea:
 - ``choice`` draws from the posterior and takes the best pair; it compares this with asking for new ideas. Where one idea
   prevails among the latest trials, the search restarts from the kernel left behind with the greatest expected improvement per
   kernel (Jones, Schonlau and Welch, J. Global Optimization 1998).
-- ``walk`` goes on from the latest kernel where what an idea gains depends on the kernel and losses are recovered.
+- ``from_latest`` goes on from the latest kernel where what an idea gains depends on the kernel and losses are recovered.
 - ``reasons`` words the figures behind a decision.
 - ``draws`` are the random numbers: a function of the session's seed and the position in the journal, so replay and resume
   are exact.
