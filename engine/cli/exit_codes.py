@@ -13,7 +13,7 @@ import click
 from engine.cli.config import ConfigError
 from engine.cli.streams import discard_output
 from engine.cli.suggestions import unknown_option
-from engine.domain.errors import EspalierError, head_and_tail, printable
+from engine.domain.errors import EspalierError, message_line
 from engine.journal import log_file
 
 DONE = 0
@@ -28,8 +28,6 @@ DOUBTED = 4
 """Correct and measured, but the time is not corroborated, or the kernel is quarantined: no figure of it is a result."""
 INTERRUPTED = 130
 """Interrupted; `espalier open` resumes."""
-_LONGEST_MESSAGE = 1000
-"""Characters: what a file says is quoted in messages."""
 _PIPE_CLOSED = 141
 """What a shell reports for a program that SIGPIPE ended."""
 
@@ -109,7 +107,7 @@ def _is_unwritable_output(error: OSError) -> bool:
 
 def _print_error(message: str, status: int) -> int:
     with contextlib.suppress(OSError):
-        click.echo(f"espalier: {printable(head_and_tail(' '.join(message.split()), _LONGEST_MESSAGE))}", err=True)
+        click.echo(f"espalier: {message_line(message)}", err=True)
     return status
 
 
