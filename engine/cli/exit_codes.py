@@ -11,7 +11,7 @@ from collections.abc import Callable
 import click
 
 from engine.cli.config import ConfigError
-from engine.cli.streams import discard_output
+from engine.cli.streams import discard
 from engine.cli.suggestions import unknown_option
 from engine.domain.errors import EspalierError, message_line
 from engine.journal import log_file
@@ -72,7 +72,7 @@ def exit_status_of(work: Callable[[], None]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _print_error("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        discard_output()
+        discard(sys.stdout, sys.stderr)
         return _PIPE_CLOSED
     except OSError as error:
         return _print_os_error(error)
@@ -85,8 +85,10 @@ def _print_os_error(error: OSError) -> int:
         return _print_error(f"{error.filename} cannot be used: {error.strerror}", BAD_INPUT)
     if not _is_unwritable_output(error):
         return _print_error(_fault(error), FAILED)
-    discard_output()
-    return _print_error(f"standard output cannot be written: {error.strerror}", BAD_INPUT)
+    discard(sys.stdout)
+    status = _print_error(f"standard output cannot be written: {error.strerror}", BAD_INPUT)
+    discard(sys.stderr)
+    return status
 
 
 _UNUSABLE = frozenset({
