@@ -17,6 +17,7 @@ from engine.domain.corroboration import MEASURED, NOT_CORROBORATED, QUARANTINED
 from engine.domain.errors import EspalierError, KernelCodeError
 from engine.domain.model import Device, Dialect, Problem, Signature
 from engine.domain.preparation import Preparation
+from engine.domain.settings import check_choices
 from engine.problem import catalog, header
 from engine.report.text import verdict as v
 from engine.report.text.head_to_head import HeadToHead, head_to_head
@@ -98,7 +99,7 @@ def evaluate(
     workload: str | None = None,
     suite: str | None = None,
     tolerance: str = "class",
-    baselines: Sequence[str] = ("eager",),
+    baselines: str | Sequence[str] = ("eager",),
     tunables: Mapping[str, int] | None = None,
     cold: bool = True,
     fresh: bool = False,
@@ -144,7 +145,7 @@ def request(
     workload: str | None = None,
     suite: str | None = None,
     tolerance: str = "class",
-    baselines: Sequence[str] = ("eager",),
+    baselines: str | Sequence[str] = ("eager",),
     tunables: Mapping[str, int] | None = None,
     cold: bool = True,
     fresh: bool = False,
@@ -158,13 +159,14 @@ def request(
     trust.require_problem(problem)
     if regime not in regimes.CHOICES:
         raise EspalierError(f"unknown regime {regime!r}: choose {', '.join(regimes.CHOICES)}")
+    check_choices(tolerance, named := (baselines,) if isinstance(baselines, str) else tuple(baselines))
     seed = seed_of(kernel, tunables or {})
     second = seed_of(other, {}) if other is not None else None
     label = checked_device(device or _default_device(kernel))
     for one in filter(None, (seed, second)):
         check_dialect(one.kernel, label)
     chosen, *rest = catalog.workloads_for(problem, workload or "", suite or "", default_workload(label))
-    ranking, *others = baselines
+    ranking, *others = named
     assignment = Assignment(
         problem, chosen, label, tolerance, ranking, tuple(others), cold, fresh=fresh, prepared=True,
         rest=tuple(rest), suite=suite or "",

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from engine.api import agent_views as views
 from engine.api.agents import AgentAccess
-from engine.domain.errors import EspalierError, printable
+from engine.domain.errors import EspalierError, message_line
 
 STEPS = """\
 Make the kernel of the problem {problem!r} faster{where} with the espalier tools.
@@ -48,7 +48,7 @@ def add_resources(server: MCPServer[Any], access_of: Callable[[Context[Any, Any]
             access.admit()
             return text(access)
         except EspalierError as error:
-            raise ResourceError(printable(" ".join(str(error).split()))) from error
+            raise ResourceError(message_line(str(error))) from error
 
 
 def add_prompt(server: MCPServer[Any]) -> None:

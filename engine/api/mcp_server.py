@@ -28,7 +28,7 @@ from engine.api.mcp_waiting import LONGEST_WAIT, reporter, wait_for_outcome
 from engine.api.profiling import profile_kernel
 from engine.domain import commands as c
 from engine.domain import queries
-from engine.domain.errors import EspalierError, printable
+from engine.domain.errors import EspalierError, message_line
 from engine.domain.model import CATEGORIES
 from engine.ideas.authoring import dialect_of
 from engine.ideas.prompts import compose, context
@@ -98,7 +98,7 @@ def _tool(
                     given["ctx"] = ctx
                 return await function(access, *args, **given)
             except (EspalierError, TimeoutError) as error:
-                raise ToolError(printable(" ".join(str(error).split()))) from error
+                raise ToolError(message_line(str(error))) from error
 
         names = set(function.__annotations__)
         tool.__annotations__ = {**{k: v for k, v in function.__annotations__.items() if k != "access"}, "ctx": _Context}

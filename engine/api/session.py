@@ -23,7 +23,7 @@ from engine.domain import events as e
 from engine.domain.errors import CommandRejected, JournalError
 from engine.domain.folds import advance
 from engine.domain.model import CATEGORIES, ENGINEER, Author, IdeaText, Problem
-from engine.domain.settings import Limits, Settings, default_strategy
+from engine.domain.settings import Limits, Settings, check_choices, default_strategy
 from engine.domain.state import Kernel, SessionState
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
@@ -78,8 +78,8 @@ class Session:
         mode: str = "ask",
         settings: Settings | None = None,
         limits: Limits | None = None,
-        folder: Path | None = None,
-        seeds: Sequence[str | Path | KernelCode] = (),
+        folder: str | Path | None = None,
+        seeds: str | Path | KernelCode | Sequence[str | Path | KernelCode] = (),
         by: Author = ENGINEER,
         say: Say = lambda text: None,
     ) -> Self:
@@ -102,9 +102,10 @@ class Session:
         forever = Limits(rounds=None, plateau=None)
         wanted = limits or (settings.limits if settings else forever if proposer == "agent" else Limits())
         name = workload or (settings.workload if settings else default_workload(label))
-        planted = tuple(_seed(one, {}) for one in seeds)
+        planted = tuple(_seed(one, {}) for one in ((seeds,) if isinstance(seeds, str | Path | KernelCode) else seeds))
         chosen = replace(_replaced(given, name, proposer, wanted), suite=suite or given.suite)
-        request = factory.NewSession(asked, label, chosen, mode, folder, planted)
+        check_choices(chosen.tolerance, (chosen.baseline, *chosen.others), mode)
+        request = factory.NewSession(asked, label, chosen, mode, Path(folder) if folder is not None else None, planted)
         host = _Host(lambda: factory.begin(request, say))
         try:
             session = cls(host.live.folder, by)

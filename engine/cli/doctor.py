@@ -23,6 +23,7 @@ from engine.cli.exit_codes import DONE, FAILED, end
 from engine.cli.output import show, show_json
 from engine.cli.ui import registered_ui
 from engine.domain.errors import EspalierError, ToolchainError
+from engine.domain.settings import BASELINES
 from engine.journal import log_file, trust_records, user_folders
 from engine.report.text.lines import Line, Span, Tone, counted, table
 from engine.sandbox.bubblewrap import bubblewrap_reason
@@ -63,7 +64,7 @@ class Check:
 @click.argument("problem", type=o.PROBLEM, required=False)
 @o.device_option
 @o.workload_option
-@click.option("--baselines", type=o.NameList(o.BASELINES), default=("eager",), metavar="NAME,...",
+@click.option("--baselines", type=o.NameList(BASELINES), default=("eager",), metavar="NAME,...",
               help="The baselines to plan memory for. Default: eager.")  # fmt: skip
 @click.option("--clear-cache", is_flag=True, help="Delete the compiled kernels that no running session uses, then check.")
 @o.json_option

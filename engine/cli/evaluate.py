@@ -27,6 +27,7 @@ from engine.cli.exit_codes import DONE, DOUBTED, FAILED, end
 from engine.cli.output import as_data, show, show_json, show_json_line
 from engine.cli.verbosity import quiet, verbosity
 from engine.domain.errors import EspalierError, KernelCodeError, ProblemError
+from engine.domain.settings import BASELINES
 from engine.problem import catalog
 from engine.report.text import verdict as v
 from engine.report.text.head_to_head import head_to_head_lines
@@ -53,7 +54,7 @@ Examples:
 @o.workload_option
 @o.suite_option
 @o.tolerance_option
-@click.option("--baselines", type=o.NameList(o.BASELINES), default=("eager",), metavar="NAME,...",
+@click.option("--baselines", type=o.NameList(BASELINES), default=("eager",), metavar="NAME,...",
               help="Baselines to measure; the first one decides. Default: eager.")  # fmt: skip
 @click.option("--tune", type=o.TunableValue(), multiple=True, metavar="NAME=VALUE", help="A tunable's value; repeatable.")
 @click.option("--all-variants", is_flag=True, help="Measure the combinations of tunables; print the best one's verdict.")

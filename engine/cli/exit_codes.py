@@ -11,9 +11,9 @@ from collections.abc import Callable
 import click
 
 from engine.cli.config import ConfigError
-from engine.cli.streams import discard_output
+from engine.cli.streams import discard
 from engine.cli.suggestions import unknown_option
-from engine.domain.errors import EspalierError, head_and_tail, printable
+from engine.domain.errors import EspalierError, message_line
 from engine.journal import log_file
 
 DONE = 0
@@ -28,8 +28,6 @@ DOUBTED = 4
 """Correct and measured, but the time is not corroborated, or the kernel is quarantined: no figure of it is a result."""
 INTERRUPTED = 130
 """Interrupted; `espalier open` resumes."""
-_LONGEST_MESSAGE = 1000
-"""Characters: what a file says is quoted in messages."""
 _PIPE_CLOSED = 141
 """What a shell reports for a program that SIGPIPE ended."""
 
@@ -74,7 +72,7 @@ def exit_status_of(work: Callable[[], None]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _print_error("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        discard_output()
+        discard(sys.stdout, sys.stderr)
         return _PIPE_CLOSED
     except OSError as error:
         return _print_os_error(error)
@@ -87,8 +85,10 @@ def _print_os_error(error: OSError) -> int:
         return _print_error(f"{error.filename} cannot be used: {error.strerror}", BAD_INPUT)
     if not _is_unwritable_output(error):
         return _print_error(_fault(error), FAILED)
-    discard_output()
-    return _print_error(f"standard output cannot be written: {error.strerror}", BAD_INPUT)
+    discard(sys.stdout)
+    status = _print_error(f"standard output cannot be written: {error.strerror}", BAD_INPUT)
+    discard(sys.stderr)
+    return status
 
 
 _UNUSABLE = frozenset({
@@ -109,7 +109,7 @@ def _is_unwritable_output(error: OSError) -> bool:
 
 def _print_error(message: str, status: int) -> int:
     with contextlib.suppress(OSError):
-        click.echo(f"espalier: {printable(head_and_tail(' '.join(message.split()), _LONGEST_MESSAGE))}", err=True)
+        click.echo(f"espalier: {message_line(message)}", err=True)
     return status
 
 

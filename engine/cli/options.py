@@ -19,8 +19,6 @@ from engine.domain import regimes, settings
 from engine.domain.model_text import parse_duration
 from engine.sandbox.include_trees import VARIABLE, checked_tree
 
-BASELINES = ("eager", "eager_tf32", "compile", "compile_max")
-TOLERANCES = ("class", "class:fp32", "class:tf32", "class:half", "crfm", "kernelbench")
 _TUNE = re.compile(r"([A-Za-z_]\w*)=(-?\d{1,10})")
 
 
@@ -215,8 +213,8 @@ workload_option = click.option(
     "--workload", type=NAME, metavar="small|full", help="Which shapes. Default: full on a GPU, small on a CPU."
 )
 tolerance_option = click.option(
-    "--tolerance", type=KnownValue(TOLERANCES), default="class", show_default=True, metavar="POLICY",
-    help=f"Tolerance of the correctness check: {', '.join(TOLERANCES)}.",
+    "--tolerance", type=KnownValue(settings.TOLERANCES), default="class", show_default=True, metavar="POLICY",
+    help=f"Tolerance of the correctness check: {', '.join(settings.TOLERANCES)}.",
 )  # fmt: skip
 hot_option = click.option("--hot", is_flag=True, help="Time with hot caches. Default: cold.")
 regime_option = click.option(

@@ -17,7 +17,7 @@ from engine.cli.run_set import check_options, named_problems, run_set
 from engine.cli.ui import open_ui
 from engine.cli.verbosity import verbosity
 from engine.domain.model import Dialect
-from engine.domain.settings import STRATEGIES, Limits, Pauses, Settings, default_strategy
+from engine.domain.settings import BASELINES, STRATEGIES, Limits, Pauses, Settings, default_strategy
 from engine.domain.state import SessionState
 from engine.ideas.mix import check_models
 from engine.problem import catalog
@@ -80,9 +80,9 @@ or a provider (resume with `espalier open`), 4 no kernel whose time is corrobora
 @o.workload_option
 @o.suite_option
 @o.tolerance_option
-@click.option("--baseline", type=o.KnownValue(o.BASELINES), default="eager", show_default=True, metavar="NAME",
-              help=f"What speedup is relative to: {', '.join(o.BASELINES)}.")  # fmt: skip
-@click.option("--baselines", type=o.NameList(o.BASELINES), default=(), metavar="NAME,...", help="Further baselines to measure.")
+@click.option("--baseline", type=o.KnownValue(BASELINES), default="eager", show_default=True, metavar="NAME",
+              help=f"What speedup is relative to: {', '.join(BASELINES)}.")  # fmt: skip
+@click.option("--baselines", type=o.NameList(BASELINES), default=(), metavar="NAME,...", help="Further baselines to measure.")
 @click.option("--mode", type=o.ApprovalMode(), metavar="ask|ask:SECONDS|autopilot",
               help="Who approves ideas. Default: ask in the terminal UI, autopilot without.")  # fmt: skip
 @click.option("--time", "seconds", type=o.Duration(), metavar="TIME", help="Stop after this long: 90, 15m or 2h.")

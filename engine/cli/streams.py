@@ -56,10 +56,10 @@ def substitute_unencodable(*streams: IO[str] | None) -> None:
             stream.reconfigure(errors=_ERRORS)
 
 
-def discard_output() -> None:
-    """Point standard output and error at the null device: a flush at exit must not raise again."""
+def discard(*streams: IO[str] | None) -> None:
+    """Point these streams at the null device: a flush at exit must not raise again."""
     null = os.open(os.devnull, os.O_WRONLY)
-    for stream in (s for s in (sys.stdout, sys.stderr) if s is not None):
+    for stream in (s for s in streams if s is not None):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
         with contextlib.suppress(OSError, ValueError):

@@ -105,6 +105,10 @@ class CommandRejected(EspalierError):
     """The rules do not allow this command in this state."""
 
 
+_LONGEST_MESSAGE = 1000
+"""Characters: messages quote what files and arguments say."""
+
+
 def head_and_tail(text: str, most: int) -> str:
     """The text; of one longer than ``most`` characters its beginning and its end, on one line where it is one."""
     if len(text) <= most:
@@ -116,3 +120,8 @@ def head_and_tail(text: str, most: int) -> str:
 def printable(text: str) -> str:
     """Foreign text made printable: control characters except line feed and tab become question marks."""
     return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+
+
+def message_line(message: str) -> str:
+    """An error's message on one line; of a long one, which quotes a file or an argument, the beginning and the end."""
+    return printable(head_and_tail(" ".join(message.split()), _LONGEST_MESSAGE))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from engine.domain.errors import EspalierError
 from engine.domain.model import AGENT
 from engine.domain.round_plan import CategoryRate
 
+BASELINES = ("eager", "eager_tf32", "compile", "compile_max")
+TOLERANCES = ("class", "class:fp32", "class:tf32", "class:half", "crfm", "kernelbench")
 _MODE = re.compile(r"(ask|autopilot)|ask:([0-9]{1,9})")
 
 
@@ -222,3 +225,16 @@ class Settings:
             self.source, self.writer, (*self.servers, *base), self.options, self.patience, self.concurrency,
             self.profiling,
         )  # fmt: skip
+
+
+def check_choices(tolerance: str, baselines: Sequence[str], mode: str = "ask") -> None:
+    """Raises EspalierError for a name that is none, before anything waits for a device."""
+    if not baselines:
+        raise EspalierError(f"no baseline is named: choose among {', '.join(BASELINES)}")
+    for name in baselines:
+        if name not in BASELINES:
+            raise EspalierError(f"unknown baseline {name!r}: choose among {', '.join(BASELINES)}")
+    if tolerance not in TOLERANCES:
+        raise EspalierError(f"unknown tolerance {tolerance!r}: choose {', '.join(TOLERANCES)}")
+    if Mode.parse(mode) is None:
+        raise EspalierError(f"unknown mode {mode!r}: use ask, ask:SECONDS or autopilot")

@@ -41,6 +41,7 @@ UPCASTERS: dict[int, Upcaster] = {}
 _FLOAT = "$float"
 _NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _MARK = b'"$'
+_CONFLICT_MARKS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
 _ADDED: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(
         (
@@ -250,6 +251,10 @@ def _decode_reason(line: bytes, error: Exception) -> str:
         return "it is nested too deeply"
     if line.startswith(codecs.BOM_UTF8):
         return "it begins with a byte order mark"
+    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "it is UTF-16 text, not UTF-8"
+    if line.startswith(_CONFLICT_MARKS):
+        return "it is the mark of a merge conflict"
     return str(error) if line.strip() else "it is blank"
 
 

@@ -307,7 +307,7 @@ def _unreadable_error(folder: Path, error: OSError) -> JournalError:
 
 
 def _empty_journal_error(folder: Path) -> JournalCorrupt:
-    return JournalCorrupt(f"the journal of {folder} has no complete event: start a new session there")
+    return JournalCorrupt(f"the journal of {folder} has no complete event: restore it from a copy or start a new session there")
 
 
 @contextmanager

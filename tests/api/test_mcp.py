@@ -154,6 +154,8 @@ REFUSALS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ),
     ("add_note", {"session": "mine", "text": "x" * 9000}, "9000 characters"),
     ("add_note", {"session": "mine", "text": "x", "on": "/etc/passwd"}, "/etc/passwd"),
+    ("add_note", {"session": "mine", "text": "x", "on": "k" * 100_000}, "unknown target"),
+    ("open_session", {"problem": "softmax", "device": "x" * 100_000}, "characters left out"),
     (
         "evaluate_kernel",
         {"problem": "softmax", "code": KERNEL, "name": "k.cpp", "device": "/dev/sda"},
@@ -175,7 +177,7 @@ def test_an_agent_that_lies_gets_one_clear_line_each_and_the_session_loses_nothi
             assert isinstance(answer, str), (tool, given, answer)
             assert words in answer
             assert answer.isprintable(), "one line"
-            assert len(answer) < 600
+            assert len(answer) < 1200
             assert "Traceback" not in answer
 
     (folder.parent).mkdir()

@@ -18,6 +18,7 @@ from engine.api.evaluation import run_blocking
 from engine.domain import events as e
 from engine.domain.errors import CommandRejected, JournalError, JournalLocked, JournalUnwritable
 from engine.domain.model import Author
+from engine.domain.settings import Settings
 from engine.domain.state import IdeaStatus, Stage
 from engine.journal.journal import Journal
 from engine.session import benches
@@ -71,6 +72,37 @@ def test_unknown_sessions_and_problems_are_errors_with_one_line(tmp_path: Path) 
         espalier.evaluate("nothing-here", espalier.code('extern "C" void launch() {}', "k.cpp"))
     with pytest.raises(espalier.EspalierError):
         espalier.Session.new("softmax", device="cpu", proposer="nobody", folder=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"tolerance": "loose"}, "unknown tolerance 'loose': choose class, "),
+        ({"baselines": ["eager", "magic"]}, "unknown baseline 'magic': choose among eager, "),
+        ({"baselines": "magic"}, "unknown baseline 'magic': choose among eager, "),
+        ({"baselines": []}, "no baseline is named: choose among eager, "),
+        ({"workload": "huge"}, "unknown workload 'huge'"),
+        ({"regime": "fast"}, "unknown regime 'fast'"),
+    ],
+)
+def test_an_unknown_choice_is_refused_before_a_device_is_waited_for(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(espalier.EspalierError, match=f"^{said}"):
+        espalier.evaluate("softmax", espalier.code('extern "C" void launch() {}', "k.cpp"), device="cpu", **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"mode": "now"}, "unknown mode 'now': use ask, "),
+        ({"settings": Settings(tolerance="loose")}, "unknown tolerance 'loose'"),
+        ({"settings": Settings(others=("magic",))}, "unknown baseline 'magic'"),
+        ({"seeds": "nowhere.cpp"}, "no kernel file nowhere.cpp"),
+    ],
+)
+def test_a_session_with_an_unknown_choice_is_refused_at_once(tmp_path: Path, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(espalier.EspalierError, match=f"^{said}"):
+        espalier.Session.new("softmax", device="cpu", folder=str(tmp_path / "new"), **given)
     assert not (tmp_path / "new").exists()
 
 

@@ -325,6 +325,16 @@ def test_a_closed_or_full_output_is_not_an_internal_error(home: Path, closed: st
     assert len(ended.stderr.splitlines()) <= 1
 
 
+def test_a_full_output_is_said(home: Path) -> None:
+    with open("/dev/full", "w") as full:
+        arguments = [sys.executable, "-m", "espalier", "problems"]
+        ended = subprocess.run(
+            arguments, env=environment(home), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert ended.returncode == 2
+    assert ended.stderr == "espalier: standard output cannot be written: No space left on device\n"
+
+
 def test_control_characters_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
     show(["kernel.cpp:2: error: #error \x1b]0;owned\x07\tsee"])
 

@@ -326,7 +326,7 @@ def test_a_missing_session_and_a_folder_without_one(tmp_path: Path) -> None:
 
 def test_an_empty_journal_and_one_that_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / NAME).touch()
-    with pytest.raises(JournalCorrupt, match="has no complete event"):
+    with pytest.raises(JournalCorrupt, match="has no complete event: restore it from a copy"):
         read(tmp_path)
     (tmp_path / NAME).unlink()
     (tmp_path / NAME).mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -340,6 +341,14 @@ def test_a_truncated_line_is_refused_where_it_is_cut(tmp_path: Path) -> None:
     folder = files.write_sol(tmp_path)
     (folder / "workload.jsonl").write_text('{"uuid": "a')
     refused(folder, "workload.jsonl, line 1: not valid JSON (Unterminated string starting at line 1, column 10)")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["pipe", "folder"])
+def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    folder = files.write_sol(tmp_path)
+    (folder / "workload.jsonl").unlink()
+    make(folder / "workload.jsonl")
+    refused(folder, "workload.jsonl: cannot be read (not a regular file)")
 
 
 def refused(path: Path, *messages: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -242,6 +244,18 @@ def test_a_folder_of_problems_is_refused_with_one_of_them(tmp_path: Path, inner:
     named = file.parent if file.suffix == ".yml" else file
     folder = file.parent if file.suffix == ".py" else file.parent.parent
     assert error(str(folder)).endswith(f"contains problems and is none itself: name one, such as {named}")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to("nowhere")],
+    ids=["pipe", "folder", "device", "dangling"],
+)
+def test_a_folder_is_looked_through_past_what_is_no_file(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "0_first.py")
+    assert "has no reference.py" in error(str(tmp_path))
+    (tmp_path / "1_relu.py").write_text("def get_init_inputs():\n    return []\n")
+    assert error(str(tmp_path)).endswith(f"name one, such as {tmp_path / '1_relu.py'}")
 
 
 @pytest.mark.slow

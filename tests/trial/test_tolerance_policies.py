@@ -13,6 +13,7 @@ import torch
 from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass, Workload
 from engine.domain.preparation import ClassErrors
+from engine.domain.settings import TOLERANCES
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import Calibration, calibrate
@@ -20,7 +21,7 @@ from engine.trial.judge.correctness_check import describe_check, try_trivial_mod
 from engine.trial.judge.judged_calls import CheckTally, judge_outputs
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.test_bed import Findings
-from engine.trial.judge.tolerance import POLICIES, AllclosePolicy, make_policy
+from engine.trial.judge.tolerance import AllclosePolicy, make_policy
 
 CLASSES = {OWN: {"fp32": ClassErrors(1e-7, 1e-7), "tf32": ClassErrors(3e-4, 3e-4), "half": ClassErrors(3e-3, 3e-3)}}
 
@@ -51,7 +52,7 @@ def test_a_check_that_a_trivial_model_passes_is_not_verifiable(tolerance: str, w
         assert "zeros" in {n.name for n in check.nulls if n.passed}
 
 
-@pytest.mark.parametrize("text", POLICIES)
+@pytest.mark.parametrize("text", TOLERANCES)
 def test_every_policy_has_a_name_and_accepts_the_exact_output(text: str) -> None:
     policy = make_policy(text, PrecisionClass.TF32, CLASSES, torch.float32)
     assert policy.name.startswith(text)
@@ -61,7 +62,7 @@ def test_every_policy_has_a_name_and_accepts_the_exact_output(text: str) -> None
     assert policy.label(ruling.errors, OWN) is PrecisionClass.FP32
 
 
-@pytest.mark.parametrize("text", POLICIES)
+@pytest.mark.parametrize("text", TOLERANCES)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
 def test_every_policy_rejects_one_element_that_is_far_off(text: str, bad: float) -> None:
     policy = make_policy(text, PrecisionClass.HALF, CLASSES, torch.float32)

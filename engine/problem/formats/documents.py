@@ -16,6 +16,7 @@ import yaml
 
 from engine.domain import python_syntax
 from engine.domain.errors import ProblemError
+from engine.journal.regular_file import open_regular
 from engine.problem import strict_toml
 from engine.problem.strict_toml import TomlError
 
@@ -32,7 +33,7 @@ _MOST_NODES = 200_000
 def text_of(path: Path) -> str:
     """A UTF-8 file's text with Unix line ends. Raises ProblemError."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(LARGEST + 1)
     except FileNotFoundError:
         raise ProblemError(f"{path}: no such file") from None

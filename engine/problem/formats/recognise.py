@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from engine.domain.model import Problem
+from engine.journal.regular_file import open_regular
 from engine.problem.formats import flashinfer, kernelbench_hard, kernelbot, sol
 
 _REFERENCE = "reference.py"
@@ -50,5 +51,8 @@ def _problems_in(folder: Path) -> Iterator[Path]:
 
 
 def _is_kernelbench(file: Path) -> bool:
-    with file.open("rb") as opened:
-        return b"def get_init_inputs" in opened.read(1 << 16)
+    try:
+        with open_regular(file) as opened:
+            return b"def get_init_inputs" in opened.read(1 << 16)
+    except OSError:
+        return False

@@ -21,6 +21,7 @@ from engine.domain.errors import ProblemError
 from engine.domain.mismatch import Mismatch
 from engine.domain.model import PrecisionClass
 from engine.domain.preparation import ClassErrors
+from engine.domain.settings import TOLERANCES
 from engine.trial.judge import special_values
 from engine.trial.judge.blocks import in_blocks, read_numbers
 from engine.trial.judge.comparison import (
@@ -38,7 +39,6 @@ from engine.trial.judge.comparison import (
 )
 from engine.trial.judge.perturbations import OWN, SPECIAL, ZERO_SLICES
 
-POLICIES = ("class", "class:fp32", "class:tf32", "class:half", "crfm", "kernelbench")
 _CRFM = 1e-2
 """The absolute and relative tolerance of ``crfm``."""
 _KERNELBENCH = {torch.float32: 1e-4, torch.float64: 1e-4}
@@ -397,4 +397,4 @@ def make_policy(
             return AllclosePolicy("crfm", _CRFM, classes, dtype)
         case ("kernelbench", "", ""):
             return AllclosePolicy("kernelbench", _KERNELBENCH.get(dtype, _KERNELBENCH_HALF), classes, dtype)
-    raise ProblemError(f"unknown tolerance {text!r}: use one of {', '.join(POLICIES)}")
+    raise ProblemError(f"unknown tolerance {text!r}: use one of {', '.join(TOLERANCES)}")
