@@ -18,7 +18,7 @@ _ADDED: Mapping[str, object] = {
     "attachments": {}, "origin_format": None, "format_verdict": None, "features": (), "core_caches": (), "failures": (),
     "vector_operations": 0.0, "decisions": (), "worker": "", "workers": {}, "choices": (), "tuning": None, "tunings": (),
     "regime": "", "clock": None, "sustained": None, "back_to_back": False, "unsustained": "", "hot": None, "failed_on": None,
-    "raised_later": False,
+    "raised_later": False, "reopened_after": -1,
 }  # fmt: skip
 """Field → its default."""
 
