@@ -28,8 +28,8 @@ MEASURING = (
     "trial/test_others_problems.py",
     "trial/test_suite_trial.py",
 )
-"""Folders and files whose tests time kernels. They run one at a time, because they would disturb each other's
-times; CI runs them (``-m measuring``) alone."""
+"""Folders and files whose tests time kernels. They run one at a time and alone (``-m measuring``), because other tests would
+disturb their times; a plain ``pytest`` leaves them out."""
 CAUGHT_UNDER_LOAD = "test_candidate_is_caught"
 """Judges exploits, which must be caught on a busy machine too: beside the others, and not among those that CI runs alone."""
 BESIDE_A_CLOCK = ("api", "cli", "docs/test_real_commands.py", "faults", "fleet", "ideas/models", "session", "trial", "tui")
