@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from engine.domain.model import Role
 from engine.problem import names
+from engine.problem.loading import plain_tensors
 from engine.problem.operands import model_tensors
 from engine.problem.values import repeats_elements
 from engine.trial.messages import Slot
@@ -31,6 +32,18 @@ def _fill(tensor: Tensor, values: Tensor) -> None:
         tensor.data = values.to(device=tensor.device, dtype=tensor.dtype, copy=True)
     else:
         tensor.copy_(values)
+
+
+def move_plain(model: nn.Module, lent: LentOperands, device: torch.device) -> None:
+    """Move plain tensors that match lent ones to the device, where the reference has its own: ``Module.to`` ignores them.
+
+    A recurrent model that moves its state in ``forward`` would do so in every call, since the state is reset before each.
+    """
+    matched = {id(tensor) for _, tensor in _matched(model, lent, (Role.BUFFER,))}
+    for module in model.modules():
+        for name, tensor in plain_tensors(module):
+            if id(tensor) in matched and tensor.device != device:
+                vars(module)[name] = tensor.detach().to(device)
 
 
 def taking(model: nn.Module, lent: LentOperands) -> list[Tensor]:

@@ -200,6 +200,8 @@ class ModuleLauncher:
         self._is_kernel = load.contract == "module"
         module = model if isinstance(model, nn.Module) else None
         weighted = module if self._is_kernel else None
+        if weighted is not None:
+            lent_weights.move_plain(weighted, lent, torch.device(load.device))
         self.unmatched = lent_weights.unmatched(weighted, lent) if weighted is not None else ()
         """Lent parameters and buffers that the module cannot take."""
         self.different = lent_weights.different(weighted, lent) if weighted is not None and load.own_weights else ()
