@@ -30,9 +30,7 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def definitions() -> Iterator[tuple[Path, Definition]]:
+@cache
+def definitions() -> tuple[tuple[Path, Definition], ...]:
     """Every class, function and method, with the module that defines it."""
-    for path in files():
-        for node in ast.walk(tree(path)):
-            if isinstance(node, Definition):
-                yield path, node
+    return tuple((path, node) for path in files() for node in ast.walk(tree(path)) if isinstance(node, Definition))

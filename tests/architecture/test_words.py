@@ -30,7 +30,7 @@ RETIRED = {
     r"unborne|borne out|bears? (?:\w+ ){0,2}out\b": "corroborated",
     r"idea sources?|source of ideas|sources of ideas": "proposer",
     r"correctness gates?|gate of correctness": "correctness check",
-    r"% of light|(?<!speed\s)of light|reaches? light|light (?:bound|limit)": "of SOL",
+    r"(?<!speed\s)of light|reaches? light|light (?:bound|limit)": "of SOL",
     r"kernels right": "verified",
     r"what (?:the )?reference's own arithmetic errs": "reference error by precision class",
     r"the luckiest": "best measured",
@@ -53,7 +53,7 @@ RETIRED = {
     # how a thing is written
     r"orders? of chance|places? of chance|left to chance|by chance": "random",
     r"dear to \w+": "expensive to ...",
-    r"(?:goes|go|went|going) by way of|by way of": "via",
+    r"by way of": "via",
     r"mend(?:s|ed|ing)?": "fix",
     r"what binds": "what limits, the bottleneck",
     r"is made good": "is fixed",
@@ -68,11 +68,18 @@ RETIRED = {
 
 _GAP = r"(?:[ \t]|\n[ \t]*(?:#:?|//|\*|>|\|)?[ \t]*)"
 """Between two words of a phrase: a space, or the end of a line and the start of the next, in a comment too."""
-_PATTERN = re.compile(
-    "(?<!\\w)(?:" + "|".join(rf"(?P<p{n}>{phrase.replace(' ', _GAP)})" for n, phrase in enumerate(RETIRED)) + ")(?!\\w)",
-    re.IGNORECASE,
-)
-_INSTEAD = tuple(RETIRED.values())
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """The parts of a pattern between its outermost bars: each by itself is found ten times as fast as all in one pattern."""
+    return re.split(r"\|(?![^()]*\))", pattern)
+
+
+_PATTERNS = [
+    (re.compile(one.replace(" ", _GAP) + r"(?!\w)"), instead)
+    for phrase, instead in RETIRED.items()
+    for one in _alternatives(phrase)
+]
 
 
 def tracked() -> list[Path]:
@@ -101,9 +108,12 @@ def text_of(path: Path) -> str:
 
 def hits(text: str) -> Iterator[tuple[int, str, str]]:
     """Each retired phrase in a text: its line, itself, and what replaces it."""
-    for found in _PATTERN.finditer(text):
-        if found.lastgroup is not None:
-            yield text.count("\n", 0, found.start()) + 1, " ".join(found.group().split()), _INSTEAD[int(found.lastgroup[1:])]
+    lower = text.lower()
+    for pattern, instead in _PATTERNS:
+        for found in pattern.finditer(lower):
+            start, end = found.span()
+            if not (start and re.match(r"\w", lower[start - 1])):
+                yield text.count("\n", 0, start) + 1, " ".join(text[start:end].split()), instead
 
 
 def test_no_retired_phrase_is_in_any_file() -> None:
@@ -122,7 +132,7 @@ def test_no_retired_phrase_is_in_any_file() -> None:
         ("The First Port of the reference", "First Port"),
         ("its own clock bears them out", "bears them out"),
         ("this was mended", "mended"),
-        ("80 % of light", "% of light"),
+        ("80 % of light", "of light"),
         ("'softmx' is no problem", "is no problem"),
         ("# which of them leads is left to\n    # chance", "left to # chance"),
     ],

@@ -17,7 +17,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    "first", [pytest.param(n, marks=[] if n < 4 * _SHARE else pytest.mark.slow) for n in range(0, SEEDS, _SHARE)]
+    "first", [pytest.param(n, marks=[] if n < 2 * _SHARE else pytest.mark.slow) for n in range(0, SEEDS, _SHARE)]
 )
 def test_a_session_with_faults_ends_like_one_without(first: int, expected: dict[str, object], tmp_path: Path) -> None:
     for seed in range(first, first + _SHARE):

@@ -124,8 +124,6 @@ TELLING = (
     "never ends its own recursion",
     "says many lines",
     "replaces the interpreter's own",
-    "writes to everything that is open",
-    "gives petabytes",
     "answers with itself",
 )
 """One for each way to end, hang or alter the judge's process; CI runs them all."""

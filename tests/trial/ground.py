@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
@@ -43,10 +44,12 @@ def nothing_left_behind(folder: Path) -> Iterator[None]:
 
 
 def marked(mark: str) -> dict[int, str]:
-    """Other live processes with ``mark`` in their environment: process id → command."""
+    """Other live processes with ``mark`` in their environment: process id → command. Not Python's tracker of shared memory,
+    which lives as long as this process."""
     found = {}
+    own = {os.getpid(), resource_tracker._resource_tracker._pid}  # type: ignore[attr-defined]
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+        if not entry.name.isdigit() or int(entry.name) in own:
             continue
         try:
             dead = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"

@@ -121,7 +121,7 @@ def call_of(action: actions.Action) -> str:
     return action.run.removeprefix("app.")
 
 
-FAST = ("home", "tree, steered", "gate, steered", "workloads")
+FAST = ("home", "gate, steered", "workloads")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in SCREENS])
