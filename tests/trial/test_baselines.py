@@ -134,6 +134,21 @@ def test_a_baseline_against_itself_ends_once_it_shows_no_difference(
     assert done == [*["pair"] * pairs, ("eager", pairs)]
 
 
+@pytest.mark.parametrize("calm", [(False, False, False), (False, True, False)])
+def test_preparing_on_a_busy_machine_says_so(calm: tuple[bool, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a first search ended without a corroborated kernel; each said its doubt, and nothing what to do."""
+    pairs = [PairTimes({"eager": [Timing(100.0, 200.0, 0.0)], "itself": [Timing(100.0, 200.0, 0.0)]}, calm=one) for one in calm]
+    opened = SimpleNamespace(same=None, baseline="eager", further_baselines=(), fresh=False)
+    trial = Baselines(opened, FAKE_GPU, SimpleNamespace(), None)
+    monkeypatch.setattr(trial, "_pairs", lambda _: pairs)
+    said: list[str] = []
+    report = SimpleNamespace(of_times=lambda *_, **__: SimpleNamespace(time_us=Interval(100.0, 100.0, 100.0)))
+    found = trial.measure(None, report, b"", said.append)
+    busy = [note for note in found.notes if "disturbed by CPU contention" in note]
+    assert len(busy) == (0 if any(calm) else 1)
+    assert busy == [line for line in said if line in busy]
+
+
 def test_a_long_message_repeats_its_first_lines_at_the_end() -> None:
     lines = _error_text(ValueError("it broke:\n  in the middle\n\nadvice\nmore advice")).splitlines()
     assert lines[-1] == "ValueError: it broke: in the middle"

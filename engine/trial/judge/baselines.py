@@ -65,6 +65,8 @@ class Baselines:
         self._kept: dict[str, baseline_cache.Kept] = {}
         self._missing: dict[str, str] = {}
         self._measured_once: dict[str, Measurement] = {}
+        self._disturbed = False
+        """Whether no pair of the ranking one against itself was calm."""
         self.started = False
         """Whether it is known which of them run here."""
 
@@ -130,6 +132,12 @@ class Baselines:
             found = self._measure_now(bed, report)
         self._add_found(kept, found)
         self.started = True
+        if self._disturbed:
+            notes.append(
+                f"every process pair of {opened.baseline} against itself was disturbed by CPU contention: no kernel can be "
+                "corroborated while other programs use the cores"
+            )
+            say(notes[-1])
         self._measured_once = {
             name: one for name, one in found.items() if name.startswith(_COMPILED) and name != opened.baseline
         }
@@ -162,6 +170,7 @@ class Baselines:
         ranking = self._opened.baseline
         self._missing = dict(self._failing(bed))
         pairs = self._pairs(bed)
+        self._disturbed = not any(pair.calm for pair in pairs)
         self.same = stats.ratio_interval(log_ratios(pairs, ranking, _ITSELF))
         condition_lines = conditions.describe([p.conditions for p in pairs])
         found: dict[str, Measurement] = {}
