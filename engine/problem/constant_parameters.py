@@ -1,11 +1,12 @@
 """Varies parameters and buffers that a model's constructor fills with one number, or as an identity. Imports torch.
 
 Affine weights of ones, zero biases, running statistics and weights that copy their input hide a kernel that leaves them out.
-While a model is constructed, every such tensor gets random values near its number instead: nonzero ones keep their sign. The
+While a model is constructed, every such tensor gets random values near its number instead. Parameters of several ones, as the
+weights of norms, take either sign, since a maximum or ReLU commutes with positive factors only; other numbers keep theirs. The
 values depend on the seed, the number, the count of elements, the trial's device, on which they are drawn, and the tensor's
 place among those of as many elements in the order of registration: a kernel that takes one constant for another is wrong. A
 module with other names gets the same ones, and one that prepares its weights in the constructor prepares these. For a module
-that registers them in another order they are ``alike``: the place does not count.
+that registers them in another order they are ``alike``: the place does not count, and ones stay positive.
 
 Parameters that start as copies of one another, as the layers of ``nn.TransformerEncoder`` do, vary too: each element of a copy
 by a share of itself. They stay copies where constants are alike. So do parameters that start as the norms of another one's
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -27,6 +29,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from engine.domain.errors import ProblemError
+
 _SHARE = 0.25
 """Values lie within this share of the constant."""
 _AROUND_ZERO = 0.5
@@ -37,6 +41,10 @@ COPIED = math.inf
 """Stands for the number of a parameter that starts as a copy of another one. Constants are finite."""
 NORMS = -math.inf
 """The same for one that starts as the norms of another one's slices."""
+FACTORS = sys.float_info.max
+"""The same for one of several ones that may take either sign."""
+_NEGATIVE = 0.25
+"""The share of factors that become negative."""
 
 
 class Varied(StrEnum):
@@ -93,7 +101,27 @@ def counted_constants(model: nn.Module) -> Counter[Constant]:
         if len(group) > 1 and _constant_of(group[0]) is None:
             found[COPIED, group[0].numel()] += len(group)
     found.update((NORMS, norms.numel()) for owner in model.modules() for norms in _norms_in(owner))
+    found.update((FACTORS, t.numel()) for t in model.parameters() if _can_be_factors(t) and _constant_of(t) == 1)
     return found
+
+
+def _can_be_factors(tensor: Tensor) -> bool:
+    """Whether ones in this tensor may become negative: not those of buffers, as variances, nor a single one, as an exponent."""
+    return isinstance(tensor, nn.Parameter) and tensor.numel() > 1
+
+
+def with_usable_signs(constants: Counter[Constant], call: Callable[[], Iterable[Tensor]]) -> Counter[Constant]:
+    """``constants``, of which ones stay positive unless the outputs of ``call``, on a model that varies them, are finite.
+
+    A logarithm or a root of a negative parameter is not.
+    """
+    if not any(number == FACTORS for number, _ in constants):
+        return constants
+    try:
+        usable = all(bool(output.isfinite().all()) for output in call())
+    except ProblemError:
+        usable = False
+    return constants if usable else Counter({one: count for one, count in constants.items() if one[0] != FACTORS})
 
 
 def _norms_in(owner: nn.Module) -> Iterator[Tensor]:
@@ -189,9 +217,15 @@ class _Variation:
         drawn_by = (self.seed, number, tensor.numel(), 0 if self.alike else place)
         draws = self._draws(tensor, drawn_by)
         values = number * (1 + _SHARE * draws) if number else _AROUND_ZERO * draws
+        if number == 1 and self._take_either_sign(tensor):
+            shares = (self._draws(tensor, (*drawn_by, FACTORS)) + 1) / 2
+            values = torch.where(shares < _NEGATIVE, -values, values)
         with torch.no_grad(), contextlib.suppress(RuntimeError):  # elements that share memory, as of expand(), stay
             tensor.copy_(values)
             self.varied.add(tensor.data_ptr())
+
+    def _take_either_sign(self, tensor: Tensor) -> bool:
+        return not self.alike and _can_be_factors(tensor) and (FACTORS, tensor.numel()) in self.constants
 
     def _may_be_constant(self, tensor: Tensor) -> bool:
         return any(tensor.numel() == count and math.isfinite(number) for number, count in self.constants)

@@ -23,7 +23,7 @@ from engine.domain.model import Problem, Role, Signature, Workload
 from engine.problem import header, row_slices
 from engine.problem.allocation_counter import WIDENING, AllocationCounter, ForwardMemory, exact_bytes
 from engine.problem.bytes_read import ReadCounter
-from engine.problem.constant_parameters import Constant, Varied, counted_constants, varied_constants
+from engine.problem.constant_parameters import Constant, Varied, counted_constants, varied_constants, with_usable_signs
 from engine.problem.fake_conversion import convertible_modules
 from engine.problem.formats.declared import check_outputs
 from engine.problem.forward_outputs import ForwardOutputs
@@ -147,6 +147,9 @@ class Reference:
         """The constant parameters and buffers that ``judged_model`` varies, and how many there are of each kind."""
         if self._constants is None:
             self._constants = counted_constants(self.model(_FORWARD_SEED, sample=True))
+            seed = _FORWARD_SEED
+            call = lambda: self.call(self.judged_model(seed, sample=True), self.inputs(seed))  # noqa: E731
+            self._constants = with_usable_signs(self._constants, call)
         return self._constants
 
     def keep_constants(self) -> None:

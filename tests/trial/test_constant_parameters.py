@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations
 from engine.domain import work as w
 from engine.domain.model import Contract, Dialect, FailureKind, Workload
 from engine.problem import catalog
-from engine.problem.constant_parameters import COPIED, NORMS, counted_constants, varied_constants
+from engine.problem.constant_parameters import COPIED, FACTORS, NORMS, counted_constants, varied_constants
 from engine.problem.reference import Reference
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
 from engine.trial.judge.calibration import calibrate
@@ -166,7 +166,7 @@ class TwoNorms(nn.Module):
 @pytest.mark.parametrize("alike", [False, True])
 def test_constants_of_one_number_and_size_differ_unless_they_are_to_be_alike(alike: bool) -> None:
     constants = counted_constants(TwoNorms())
-    assert constants == {(1.0, 5): 3, (0.0, 5): 3}
+    assert constants == {(1.0, 5): 3, (0.0, 5): 3, (FACTORS, 5): 2}
     with varied_constants(1, constants, torch.device("cpu"), alike=alike) as finish:
         model = TwoNorms()
         finish(model)
@@ -177,6 +177,43 @@ def test_constants_of_one_number_and_size_differ_unless_they_are_to_be_alike(ali
     ):
         values = torch.stack([state[name] for name in names])
         assert values.unique().numel() == (5 if alike else 15), names
+
+
+class Scaled(nn.Module):
+    """Ones by several ways: factors, a single one, and variances."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(200)
+        self.gain = nn.Parameter(torch.ones(20, 10))
+        self.late = nn.Parameter(torch.rand(200))
+        nn.init.constant_(self.late, 1.0)
+        self.power = nn.Parameter(torch.ones(1))
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_factors_take_either_sign_and_other_ones_do_not(alike: bool) -> None:
+    constants = counted_constants(Scaled())
+    with varied_constants(1, constants, torch.device("cpu"), alike=alike) as finish:
+        model = Scaled()
+        finish(model)
+    for factor in (model.norm.weight.detach(), model.gain.detach(), model.late.detach()):
+        assert float(factor.abs().min()) >= 0.75
+        assert 0.1 < float((factor < 0).float().mean()) < 0.4 or alike
+        assert not (alike and bool((factor < 0).any()))
+    assert float(model.state_dict()["norm.running_var"].min()) > 0
+    assert float(model.power.detach()) > 0
+
+
+@pytest.mark.parametrize(("computed", "either"), [("x * self.gain", True), ("x * self.gain.sqrt()", False)])
+def test_factors_stay_positive_where_the_reference_is_not_finite_else(tmp_path: Path, computed: str, either: bool) -> None:
+    file = tmp_path / "theirs.py"
+    text = REFERENCE.replace("self.eval()", "self.gain = nn.Parameter(torch.ones(width))")
+    file.write_text(text.replace("return self.norm(x)", f"return {computed}"))
+    reference = Reference(catalog.find(str(file)), Workload("full", {}))
+    assert ((FACTORS, 48) in reference.constants) == either
+    assert bool((reference.judged_model(3).gain < 0).any()) == either  # type: ignore[operator]
+    assert (1.0, 48) in reference.constants
 
 
 def cloned(count: int) -> nn.Module:

@@ -14,7 +14,7 @@ from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import Calibration, calibrate
 from engine.trial.judge.cases import ReferenceOnCase, make_case, output_names
-from engine.trial.judge.perturbations import BY_CHANCE, GRADED, OWN, PERTURBATIONS, SPECIAL, UNEQUAL, nudged, perturb
+from engine.trial.judge.perturbations import BY_CHANCE, COPIES, GRADED, OWN, PERTURBATIONS, SPECIAL, UNEQUAL, nudged, perturb
 
 
 @pytest.mark.parametrize("name", [OWN, *PERTURBATIONS])
@@ -533,7 +533,7 @@ def test_a_matrix_of_one_number_keeps_neither_zeros_nor_symmetry(number: float) 
 
 
 def test_prompts_have_words_for_every_perturbation() -> None:
-    assert set(PERTURBED) == {UNEQUAL, GRADED, *PERTURBATIONS}
+    assert set(PERTURBED) == {UNEQUAL, GRADED, COPIES, *PERTURBATIONS}
 
 
 @pytest.mark.parametrize("steps", [127, 128, 255])

@@ -49,6 +49,7 @@ _SM_LIMITS = {
 PERTURBED: Mapping[str, str] = {
     "unequal": "inputs that always hold one number hold different ones",
     "x64": "", "x-64": "", "x0.001": "", "negated": "", "ties": "many equal elements", "zeros": "many zeros",
+    "ones": "many elements 1 or −1", "copies": "rows of one input in another",
     "zero slices": "some rows all zeros",
     "denormals": "", "shifted": "a constant added", "lowered": "a constant subtracted",
     "raised": "a large constant added", "sunk": "a large constant subtracted",

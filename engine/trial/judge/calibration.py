@@ -21,7 +21,7 @@ from engine.domain.model import PrecisionClass
 from engine.domain.preparation import ClassErrors
 from engine.problem.reference import Reference
 from engine.problem.values import equal_values, tensors
-from engine.trial.judge import equal_numbers, graded, special_values
+from engine.trial.judge import copied_rows, equal_numbers, graded, special_values
 from engine.trial.judge.cases import (
     Case,
     class_errors,
@@ -35,6 +35,7 @@ from engine.trial.judge.cases import (
 from engine.trial.judge.comparison import compare
 from engine.trial.judge.format_check import decides, several_right
 from engine.trial.judge.perturbations import (
+    COPIES,
     GRADED,
     NEAR_ONE,
     NOT_FOR_HALF,
@@ -68,8 +69,10 @@ _LARGE_REL_FRO = 1e-5
 """The same for inputs of about 1000: half a unit in their last place is 3e-5, and an exponential makes it a relative error of
 the output. fp32 allows ten times this."""
 
-_NEAR_ONE_REL_FRO = 1e-3
-"""The same for inputs near one, where differences and logarithms cancel: they show what is left out, not how it is rounded."""
+_CANCELLING = (NEAR_ONE, COPIES)
+_CANCELLING_REL_FRO = 1e-3
+"""The same for inputs near one and for copies, where differences and logarithms cancel: they show what is left out, not how it
+is rounded."""
 
 _SLOW_S = 5.0
 """A case that takes longer is not repeated with another seed."""
@@ -179,7 +182,7 @@ def _perturbed_as(main: Calibration, own: Mapping[str, ClassErrors]) -> dict[str
     return {
         distribution: {name: errors.wider(own.get(name, errors)) for name, errors in classes.items()}
         for distribution, classes in main.policy.classes.items()
-        if distribution not in (OWN, UNEQUAL, GRADED)
+        if distribution not in (OWN, UNEQUAL, GRADED, COPIES)
     }
 
 
@@ -289,7 +292,7 @@ def _perturbed_errors(
         errors, both_right = _perturbed_case(reference, name, wanted, seeks_several=not several)
         several = several or (name if both_right else "")
         if allowed.value in errors and error_limit(allowed, errors, dtype).rel_fro <= HOPELESS:
-            least = _NEAR_ONE_REL_FRO if name == NEAR_ONE else _PERTURBED_REL_FRO
+            least = _CANCELLING_REL_FRO if name in _CANCELLING else _PERTURBED_REL_FRO
             found[name] = {
                 known: _with_more_room(here, dtype, least).wider(own.get(known, here)) for known, here in errors.items()
             }
@@ -363,8 +366,9 @@ def _candidates(reference: Reference) -> list[str]:
     if _computes_with_indices(reference):
         excluded |= set(TYING)
     usable = [name for name in PERTURBATIONS if name not in excluded and special_values.is_usable(name, operators)]
-    if graded.can_grade(reference.signature().operands):
-        usable.append(GRADED)
+    operands = reference.signature().operands
+    usable += [GRADED] if graded.can_grade(operands) else []
+    usable += [COPIES] if COPIES not in excluded and copied_rows.can_copy(operands) else []
     return [UNEQUAL, *usable] if _has_equal_numbers(reference) else usable
 
 

@@ -7,10 +7,10 @@ that. Such a module is right with its own, is judged on them in every later call
 it than of one with other names, which is lent nothing: its weights come from a seed that is new for each process.
 
 Parameters and buffers that a model's constructor fills with one number vary, so that leaving them out shows, and taking one for
-another; so do copies of a parameter, and norms of another one. Kernels with a C launcher and plans are given them. A module
-whose names and shapes differ from the reference's may not get them. If it registers them in another order, it is right only
-where those of one number and size are alike, which the verdict says; else it is judged on the constructor's own. That may be
-because it leaves them out: it is measured, and not corroborated.
+another, or ones for positive; so do copies of a parameter, and norms of another one. Kernels with a C launcher and plans are
+given them. A module whose names and shapes differ from the reference's may not get them. If it registers them in another order,
+it is right only where those of one number and size are alike, which the verdict says; else it is judged on the constructor's
+own. That may be because it leaves them out: it is measured, and not corroborated.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _decided(bed: TestBed, runner: RunnerClient, first: TrialFailed | None, cons
         return _Decision(own=kept)
     are_alike = constants is Varied.ALIKE
     if not runner.unmatched and not (are_alike and own):
-        found = "right where those of one size are alike: one taken for another?" if are_alike else _LEFT_OUT
+        found = _TAKEN_FOR_ANOTHER if are_alike else _LEFT_OUT
         reason = f"{first.failure.reason}, with constant parameters varied; {found}"
         raise TrialFailed(FailureKind.MISMATCH, reason, first.log, first.failure.mismatches)
     given = f"the module does not take {_some(bed, runner.unmatched)}" if runner.unmatched else "its order is another one"
@@ -163,7 +163,8 @@ def _decided(bed: TestBed, runner: RunnerClient, first: TrialFailed | None, cons
     return _Decision(constants, f"constant parameters were not varied: {given}", kept)
 
 
-_LEFT_OUT = "right with the constructor's own: left out?"
+_LEFT_OUT = "right with the constructor's own: left out? taken for positive?"
+_TAKEN_FOR_ANOTHER = "right where those of one size are alike, and ones positive: one taken for another? taken for positive?"
 
 
 def _wrong_on_own(first: TrialFailed, different: str) -> TrialFailed:

@@ -15,7 +15,7 @@ from random import Random
 import torch
 
 from engine.problem.values import map_arguments
-from engine.trial.judge import equal_numbers, graded, structure
+from engine.trial.judge import copied_rows, equal_numbers, graded, structure
 from engine.trial.judge.blocks import in_blocks
 
 OWN = "own"
@@ -144,6 +144,11 @@ def _with_zeros(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     return _replace_some(tensor, rng, zeros)
 
 
+def _with_ones(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
+    """A random third of the elements are 1 or −1, with their sign: ends of the domain of logarithms and arc functions."""
+    return _replace_some(tensor, rng, lambda flat: torch.ones_like(flat).copysign(flat))
+
+
 def _with_zero_slices(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     """About a third of the rows along the last dimension are all zero, and a third of the places of a random dimension.
 
@@ -211,6 +216,7 @@ PERTURBATIONS: dict[str, Change] = {
     "few": _with_few_outliers,
     "ties": _tied,
     "zeros": _with_zeros,
+    "ones": _with_ones,
     ZERO_SLICES: _with_zero_slices,
     "denormals": _with_denormals,
     INFINITIES: _with_infinities,
@@ -221,20 +227,22 @@ UNEQUAL = "unequal"
 """Inputs of equal numbers get other values (``equal_numbers``); the others are unchanged."""
 GRADED = "graded"
 """Inputs that share a dimension are graded along it, one against the others (``graded``)."""
+COPIES = "copies"
+"""Rows of one input are copies of another's (``copied_rows``)."""
 WIDE_ONLY = ("raised", "sunk", EDGES, "outliers", "few")
 """Not for half precision: 1000 + x loses x, and 1000² overflows."""
 NOT_FOR_HALF = (*WIDE_ONLY, NEAR_ONE)
 """In half precision few numbers lie near one."""
-TYING = ("ties", "zeros", ZERO_SLICES, "denormals")
+TYING = ("ties", "zeros", "ones", ZERO_SLICES, "denormals", COPIES)
 """Many elements are equal, or will be after any arithmetic: 1 + x is 1 for every denormal x."""
 
 
 def perturb(inputs: tuple[object, ...], distribution: str, seed: int | None = None) -> tuple[object, ...]:
     """``inputs`` in this distribution, the same for the same seed; non-tensor inputs are unchanged.
 
-    Integers and booleans change in ``UNEQUAL`` only, complex numbers in all but ``SPECIAL`` and ``GRADED``. Zeros among other
-    numbers and symmetry are kept (``structure``). The given tensors stay as they are. Beside their copies, memory is taken for
-    one block at a time.
+    Integers and booleans change in ``UNEQUAL`` only, complex numbers in all but ``SPECIAL``, ``GRADED`` and ``COPIES``. Zeros
+    among other numbers and symmetry are kept (``structure``). The given tensors stay as they are. Beside their copies, memory
+    is taken for one block at a time.
     """
     if distribution == OWN:
         return inputs
@@ -243,6 +251,8 @@ def perturb(inputs: tuple[object, ...], distribution: str, seed: int | None = No
         return map_arguments(lambda t: equal_numbers.varied(t, rng) if equal_numbers.can_vary(t) else t, inputs)
     if distribution == GRADED:
         return graded.graded(inputs, rng)
+    if distribution == COPIES:
+        return copied_rows.with_copies(inputs, rng)
     change = PERTURBATIONS[distribution]
 
     def changed(tensor: torch.Tensor) -> torch.Tensor:
