@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.domain.errors import ProblemError
 from engine.domain.model import Problem, Role, Signature, Workload
-from engine.problem import header, row_slices
+from engine.problem import device_asserts, header, row_slices
 from engine.problem.allocation_counter import WIDENING, AllocationCounter, ForwardMemory, exact_bytes
 from engine.problem.bytes_read import ReadCounter
 from engine.problem.constant_parameters import Constant, Varied, counted_constants, varied_constants, with_usable_signs
@@ -147,8 +147,7 @@ class Reference:
         """The constant parameters and buffers that ``judged_model`` varies, and how many there are of each kind."""
         if self._constants is None:
             self._constants = counted_constants(self.model(_FORWARD_SEED, sample=True))
-            seed = _FORWARD_SEED
-            call = lambda: self.call(self.judged_model(seed, sample=True), self.inputs(seed))  # noqa: E731
+            call = lambda: self.call(self.judged_model(_FORWARD_SEED, sample=True), self.inputs(_FORWARD_SEED))  # noqa: E731
             self._constants = with_usable_signs(self._constants, call)
         return self._constants
 
@@ -194,6 +193,7 @@ class Reference:
         with torch.no_grad(), ExitStack() as stack, self._loaded.explain_errors("forward()", device):
             if effects is None or effects.draws_random:
                 stack.enter_context(seeded(seed, device))
+            stack.enter_context(device_asserts.checked(self._traced[1].operators if self._traced else (), device))
             copies = effects is None or effects.changes_inputs
             given = map_arguments(lambda t: t.clone() if copies else t, inputs)  # a forward may change its objects
             state = ModelState(model) if effects is None or (effects.changes_state and not last) else None
