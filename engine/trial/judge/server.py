@@ -22,6 +22,7 @@ import torch
 
 from engine.domain.errors import DeviceError, EspalierError
 from engine.domain.model import Device
+from engine.problem import vector_math
 from engine.problem.graph_ir import TracedShape
 from engine.problem.imports import without_collections
 from engine.problem.reference import Reference
@@ -60,6 +61,7 @@ def main(supervisor: socket.socket | None, hosts: EarlyHosts | None) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # descriptors in flight to a runner count for its user
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     limit_steps(_STEP_S)
+    vector_math.settle()
     judge: Judge | None = None
     if hosts is not None:
         _import_for_tracing()  # the engine may not ask yet

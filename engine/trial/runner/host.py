@@ -86,7 +86,9 @@ def _warm_up() -> None:
         import engine.problem.reference
         import engine.trial.runner.launchers
         import engine.trial.runner.modules  # noqa: F401
+        from engine.problem import vector_math
 
+        vector_math.settle()
         if os.environ.get("ESPALIER_DEVICE", "cpu") != "cpu":
             from engine.trial.shared.cuda import driver
 
