@@ -46,8 +46,8 @@ class ModuleMemory:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Torch allocates in this pool."""
-        with torch.cuda.use_mem_pool(self._pool):
+        """Torch allocates in this pool, in every thread: a backward pass runs in one of its own."""
+        with _in_every_thread(self._device, self._pool):
             yield
 
     def held(self, value: Any) -> Any:
@@ -76,6 +76,21 @@ class ModuleMemory:
         if arena is not None:
             arena.close()
             self._send(SegmentFreed(address))
+
+
+@contextmanager
+def _in_every_thread(device: int, pool: torch.cuda.MemPool) -> Iterator[None]:
+    """As ``torch.cuda.use_mem_pool``, which newer versions of torch limit to the thread that calls it."""
+    if not hasattr(torch._C, "_cuda_beginAllocateCurrentThreadToPool"):
+        with torch.cuda.use_mem_pool(pool, device):
+            yield
+        return
+    torch._C._cuda_beginAllocateToPool(device, pool.id)
+    try:
+        yield
+    finally:
+        torch._C._cuda_endAllocateToPool(device, pool.id)
+        torch._C._cuda_releasePool(device, pool.id)
 
 
 def _release_lock_while_allocating() -> None:
