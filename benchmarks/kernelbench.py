@@ -13,7 +13,8 @@ interval.
     python -m benchmarks.kernelbench KernelBench --kernel port --names softmax,19_ReLU --time-limit 120
     python -m benchmarks.kernelbench KernelBench --kernel runs/my_run --results my_run.jsonl
 
-``--set NAME=VALUE`` replaces a number at the top of the files that have it; the row then says so.
+``--set NAME=VALUE`` replaces a number at the top of the files that have it; the row then says so. ``--check-only`` checks
+outputs and times nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from engine.fleet.links import WorkerLauncher
 from engine.fleet.places import WorkerPlace, local_count
 from engine.session.benches import launcher
 
-_VERIFIED = (Status.MEASURED, Status.NOT_CORROBORATED, Status.QUARANTINED)
+_VERIFIED = (Status.RIGHT, Status.MEASURED, Status.NOT_CORROBORATED, Status.QUARANTINED)
 """Statuses of kernels whose outputs were right."""
 _HEAD = ("file", "device", "status", "seconds", "peak GiB", "x operands", "time us", "speedup over eager [95%]", "why")
 
@@ -65,6 +66,7 @@ class Plan:
     suite: str = ""
     """The suite to judge on where a problem has it, instead of ``workload``."""
     accept_unverifiable: bool = False
+    check_only: bool = False
     deadline: float = math.inf
     """When no further file starts, and what runs is ended, on the monotonic clock."""
 
@@ -72,7 +74,7 @@ class Plan:
         """What is asked of the process that judges ``entry``."""
         return Request(
             str(entry.path), entry.name, device, entry.kernel or self.kernel, self.workload, dict(self.settings),
-            self.memory_limit, cores, self.suite, self.accept_unverifiable,
+            self.memory_limit, cores, self.suite, self.accept_unverifiable, self.check_only,
         )  # fmt: skip
 
     def seconds(self) -> float:
@@ -263,6 +265,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--time-limit", type=float, default=600.0, metavar="S", help="seconds for a file. Default: 600")
     parser.add_argument("--memory-limit", type=float, default=0.0, metavar="GIB", help="skip files with larger operands")
     parser.add_argument("--results", type=Path, default=Path("kernelbench.jsonl"), help="Default: kernelbench.jsonl")
+    parser.add_argument("--check-only", action="store_true", help="check outputs, time nothing")
     parser.add_argument("--again", action="store_true", help="judge files that have a result again")
     parser.add_argument("--list", action="store_true", help="print the chosen files only")
     return parser.parse_args(arguments)
@@ -291,7 +294,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     places, cluster = _fleet(options.fleet, options.device)
     plan = Plan(
-        options.kernel, options.workload, dict(options.settings), options.time_limit, options.memory_limit, places, cluster
+        options.kernel, options.workload, dict(options.settings), options.time_limit, options.memory_limit, places, cluster,
+        check_only=options.check_only,
     )  # fmt: skip
     devices = [*places] or options.device.split(",")
     earlier = [] if options.again else known_results(options.results, plan, options.device.partition(":")[0])

@@ -36,8 +36,10 @@ _BYTES = {"float64": 8, "int64": 8, "complex64": 8, "float16": 2, "bfloat16": 2,
 
 
 class Status(StrEnum):
-    """How a file ended. The first three are verdicts on a right kernel, then those on a wrong one."""
+    """How a file ended. The first four are verdicts on a right kernel, then those on a wrong one."""
 
+    RIGHT = "right"
+    """Its outputs are; it was not timed."""
     MEASURED = "measured"
     NOT_CORROBORATED = "not_corroborated"
     QUARANTINED = "quarantined"
@@ -76,6 +78,8 @@ class Request:
     """The suite of workloads to judge on, instead of ``workload``."""
     accept_unverifiable: bool = False
     """Judge also where a trivial model passes the correctness check; the result names it."""
+    check_only: bool = False
+    """Check outputs, and time nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +157,23 @@ async def judge(request: Request, client: JudgeClient | None = None) -> Result:
         accepted, say = request.accept_unverifiable, _steps_since(time.monotonic())
         async with open_workbench(assignment, say, accept_unverifiable=accepted, judge=client) as bench:
             base = replace(base, operand_bytes=operand_bytes(bench.signature))
-            found = result_of(base, await bench.attempt(kernel_spec(seed.kernel, seed.tunables)))
+            kernel = kernel_spec(seed.kernel, seed.tunables)
+            if request.check_only:
+                found = _checked(base, await bench.check(kernel))
+            else:
+                found = result_of(base, await bench.attempt(kernel))
             return _with_trivial(found, bench.preparation.gate)
     except (ProblemError, KernelCodeError) as error:
         return replace(base, status=refusal(str(error)), reason=short(str(error)))
     except EspalierError as error:
         status = Status.OUT_OF_MEMORY if lacks_memory(str(error)) else Status.FAILED
         return replace(base, status=status, reason=short(str(error)))
+
+
+def _checked(base: Result, wrong: w.Failed | None) -> Result:
+    if wrong is None:
+        return replace(base, status=Status.RIGHT)
+    return replace(base, status=Status(wrong.failure.kind.value), reason=short(wrong.failure.reason))
 
 
 def _with_trivial(found: Result, check: CorrectnessCheck) -> Result:

@@ -92,6 +92,11 @@ class Workbench:
             waited, self.waited_s = self.bench.waited_s - self.waited_s, self.bench.waited_s
             return replace(trial, wait_s=waited, included=self.included)
 
+    async def check(self, kernel: KernelSpec) -> w.Failed | None:
+        """Build one kernel and check its outputs; ``None`` if they are right. Nothing is timed. Raises EspalierError."""
+        async with self.bench.device_held(self.say):
+            return await self.bench.check_kernel(kernel, self.say)
+
     async def _tried(self, kernel: KernelSpec, ready: BuiltKernel | BuildFailure, build_s: float) -> KernelTrial:
         if not hasattr(ready, "candidate"):
             kind = FailureKind.TIMED_OUT if ready.timed_out else FailureKind.BUILD_FAILED
