@@ -43,7 +43,8 @@ def race_worth(state: SessionState, belief: Belief) -> RaceWorth | None:
     """The race against the incumbent that is worth most; ``None`` if no race is worth its time.
 
     A kernel may be faster than the incumbent although it was measured as slower: the better of two is chosen after a race, so
-    its worth is the expected improvement over the incumbent. Two kernels whose races stayed undecided do not race again.
+    its worth is the expected improvement over the incumbent. Of two kernels whose race was undecided, only a difference counts
+    that the next one could tell. Those whose races stayed undecided do not race again.
     """
     incumbent = queries.incumbent(state)
     if incumbent is None or incumbent.id not in belief.parents or not races.may_race(state, incumbent):
@@ -55,13 +56,25 @@ def race_worth(state: SessionState, belief: Belief) -> RaceWorth | None:
         if name == incumbent.id or known[name].copy:
             continue
         deviation = math.sqrt(record.variance + lead.variance)
-        improvement = expected_improvement(record.value - lead.value, deviation)
+        least = _least_told(state, name, incumbent.id)
+        improvement = expected_improvement(record.value - lead.value, deviation, least)
         if improvement <= (found.improvement if found is not None else _LEAST):
             continue
         kernel = state.kernels[name]
         if queries.may_lead(state, kernel) and races.may_race(state, kernel) and _is_open(state, name, incumbent.id):
             found = RaceWorth(name, incumbent.id, record.value - lead.value, deviation, improvement)
     return found
+
+
+def _least_told(state: SessionState, kernel: str, incumbent: str) -> float:
+    """The logarithm of the least speedup that the next race of the two could show; 0 if they have not raced.
+
+    It has twice the process pairs of the latest one.
+    """
+    last = races.latest_race(state, kernel, incumbent)
+    if last is None or last.ratio is None or not 0 < last.ratio.low < last.ratio.high < math.inf:
+        return 0.0
+    return math.log(last.ratio.high / last.ratio.low) / 2 / math.sqrt(2)
 
 
 def _is_open(state: SessionState, kernel: str, incumbent: str) -> bool:

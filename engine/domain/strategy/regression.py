@@ -89,10 +89,10 @@ def _solved(factor: list[list[float]], right: list[float]) -> list[float]:
     return solution
 
 
-def expected_improvement(mean: float, deviation: float) -> float:
-    """E[max(0, N(mean, deviation))]."""
+def expected_improvement(mean: float, deviation: float, least: float = 0.0) -> float:
+    """E[d; d > least] for d of N(mean, deviation): what choosing the better one adds, where less than ``least`` cannot be told."""
     if deviation <= 0:
-        return max(0.0, mean)
-    z = mean / deviation
+        return mean if mean > least else 0.0
+    z = (mean - least) / deviation
     density = math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
     return deviation * density + mean * 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))
