@@ -21,6 +21,7 @@ from engine.trial.judge.timing import (
     CallCost,
     PairTimes,
     cost_share,
+    explained,
     hidden_us,
     pair_times,
     with_counted_times,
@@ -232,6 +233,18 @@ def test_a_module_and_the_baselines_are_timed_by_the_same_clock(contract: str, o
     found = with_counted_times(PairTimes(times, on_gpu=on_gpu), {KERNEL: contract}, ("eager",))
     assert statistics.median(t.counted_us for t in found.kernel) == 2101.0
     assert statistics.median(t.counted_us for t in found.times["eager"]) == pytest.approx(eager, abs=1.5)
+
+
+@pytest.mark.parametrize(("late", "eager"), [((), 369.0), (("eager",), 124.0), (("eager", KERNEL), 369.0), ((KERNEL,), 369.0)])
+def test_a_late_baseline_is_not_charged_what_the_judges_clock_adds(late: tuple[str, ...], eager: float) -> None:
+    """An ``x.max().item()`` of 124 us took 367 us by the judge's clock: three times a kernel's that does not wait."""
+    times = {KERNEL: timings(124.0, 758.0), "eager": timings(124.0, 758.0), NULL: timings(1.0, 389.0)}
+    times |= {name: [replace(timing, late=True) for timing in times[name]] for name in late}
+    found = with_counted_times(PairTimes(times, on_gpu=True), {KERNEL: "module"}, ("eager",))
+    assert statistics.median(t.counted_us for t in found.times["eager"]) == eager
+    assert statistics.median(t.counted_us for t in found.kernel) == 369.0
+    noted = any(line.startswith("waits for the device") for line in explained([found]))
+    assert noted is (KERNEL in late)
 
 
 def test_two_kernels_in_a_race_are_timed_by_the_same_clock() -> None:

@@ -56,7 +56,7 @@ def race_worth(state: SessionState, belief: Belief) -> RaceWorth | None:
         if name == incumbent.id or known[name].copy:
             continue
         deviation = math.sqrt(record.variance + lead.variance)
-        least = _least_told(state, name, incumbent.id)
+        least = _least_shown(state, name, incumbent.id)
         improvement = expected_improvement(record.value - lead.value, deviation, least)
         if improvement <= (found.improvement if found is not None else _LEAST):
             continue
@@ -66,7 +66,7 @@ def race_worth(state: SessionState, belief: Belief) -> RaceWorth | None:
     return found
 
 
-def _least_told(state: SessionState, kernel: str, incumbent: str) -> float:
+def _least_shown(state: SessionState, kernel: str, incumbent: str) -> float:
     """The logarithm of the least speedup that the next race of the two could show; 0 if they have not raced.
 
     It has twice the process pairs of the latest one.

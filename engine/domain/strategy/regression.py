@@ -90,7 +90,7 @@ def _solved(factor: list[list[float]], right: list[float]) -> list[float]:
 
 
 def expected_improvement(mean: float, deviation: float, least: float = 0.0) -> float:
-    """E[d; d > least] for d of N(mean, deviation): what choosing the better one adds, where less than ``least`` cannot be told."""
+    """E[d; d > least] for d of N(mean, deviation): what taking the better one adds, where only more than ``least`` shows."""
     if deviation <= 0:
         return mean if mean > least else 0.0
     z = (mean - least) / deviation

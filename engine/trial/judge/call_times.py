@@ -24,6 +24,8 @@ class Timing:
     """Time that the host took to enqueue the call: a claim."""
     held: bool = False
     """Whether the device was held meanwhile: the claimed time is then device time only."""
+    late: bool = False
+    """Whether a gated call was enqueued only after its gate had opened: it waits for the device, or does not fit its queue."""
     after_us: float = 0.0
     """Time of the judge's next operation on the device, right after the runner was stopped."""
     counted_us: float = -1.0

@@ -5,6 +5,9 @@ inputs, cache flush, opening of the gate, wait for the runner's report, second e
 order on the device, and the time contains neither process's host. An empty call takes 0.29 ms (two switches between contexts)
 and varies by 2 µs (H200). The inputs are released after the first event: nothing can be computed ahead. A report that comes too
 early shows in the outputs, which the judge reads right after the second event.
+
+A call that waits for the device before its end cannot be enqueued whole. There the gate opens first, and the judge enqueues its
+wait once the runner has enqueued the rest.
 """
 
 from __future__ import annotations
@@ -25,8 +28,7 @@ from engine.trial.shared.cuda.device_memory import DeviceHandle, Means
 from engine.trial.shared.layout import GATE_BYTES, GATE_DONE, GATE_OPENED
 
 _ARMING_S = 0.005
-"""Time limit for a runner to enqueue a call. The gate then opens anyway: a call that waits for the device before its end is
-timed until its reply."""
+"""Time limit for a runner to enqueue a call. The gate then opens anyway, and the host's part of the call counts too."""
 _MOST_ARMING_S = 0.1
 """The limit for one whose calls take longer to enqueue. With 5 ms, a ResNet in eager mode (3 to 8 ms) was timed one way or the
 other at random, and took 1.4 or 3.8 ms on an H200; with 50 ms, so was an LSTM of six layers (32 to 46 ms)."""
@@ -71,7 +73,7 @@ class DeviceGate:
         self._opened = self._arena.tensor(GATE_OPENED).data_ptr()
         self._done = self._arena.tensor(GATE_DONE).data_ptr()
         self._rescue = torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
-        self._first, self._last, self._reply = (_event() for _ in range(3))
+        self._first, self._last = _event(), _event()
         self._waiting = False
         """Whether the judge's stream waits for the report."""
         self.number = 0
@@ -82,18 +84,27 @@ class DeviceGate:
         return self._arena.handle()
 
     def open(self, release: Callable[[], None]) -> None:
-        """Enqueue the first event, ``release`` (inputs and flush), the opening, the wait for the report, the second event."""
+        """Enqueue the first event, ``release`` (inputs and flush), and the opening."""
         native, stream = cuda.native(), ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        self._waiting = True
         self._first.record()
         release()
         native.cuStreamWriteValue32_v2(stream, ctypes.c_uint64(self._opened), self.number, 0)
+
+    def follow(self, then: Callable[[], None]) -> None:
+        """Enqueue the wait for the report, the second event and what follows; once in a call, when the runner has enqueued it.
+
+        Not before: while the judge's stream waits, the device turns to it whenever the call waits for its host.
+        """
+        if self._waiting:
+            return
+        native, stream = cuda.native(), ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        self._waiting = True
         native.cuStreamWaitValue32_v2(stream, ctypes.c_uint64(self._done), self.number, 0)
         self._last.record()
+        then()
 
     def end(self) -> bool:
         """Wait for the second event; false if the runner has replied without a report. Call it once the reply is here."""
-        self._reply.record()
         deadline = time.monotonic() + _ENDING_S
         while not self._last.query():  # type: ignore[no-untyped-call]
             if time.monotonic() > deadline:
@@ -112,10 +123,9 @@ class DeviceGate:
         cuda.native().cuStreamWriteValue32_v2(ctypes.c_void_p(self._rescue.cuda_stream), address, self.number, 0)
         torch.cuda.synchronize()
 
-    def device_us(self, *, until_reply: bool) -> float:
-        """Time of the call by the judge's events, until the report or until the reply."""
-        last = self._reply if until_reply else self._last
-        return float(self._first.elapsed_time(last)) * 1e3
+    def device_us(self) -> float:
+        """Time of the call by the judge's events."""
+        return float(self._first.elapsed_time(self._last)) * 1e3
 
     def close(self) -> None:
         """Free its memory, for which no stream may wait."""

@@ -295,7 +295,7 @@ _PATIENCE = 3
 """Limit on samples, as a multiple of the wanted ones, to get enough undisturbed ones."""
 _AUDITED = 2
 """Samples with the device held per sample without."""
-_HOLDS_US = (1000.0, 200.0, 20_000.0)
+_HOLDS_US = (1000.0, 200.0, 100_000.0)
 """Microseconds that the device is held: before the first measurement, minimum, maximum."""
 
 

@@ -216,14 +216,16 @@ class RunnerClient:
         early = self._until_armed()
         if isinstance(early, Fault):
             self._fault(early)
-        armed = isinstance(early, Armed)
-        if early is not None and not armed:
+        if early is not None and not isinstance(early, Armed):
             raise self._out_of_turn()
+        follow = partial(gate.follow, hook.after if hook is not None else lambda: None)
         gate.open(release)
         try:
-            if hook is not None and armed:
-                hook.after()
-            reply = self._gated_reply(time.monotonic() + self._first_s)
+            if early is not None:
+                follow()
+            reply = self._gated_reply(time.monotonic() + self._first_s, follow)
+            if not isinstance(reply, Fault):
+                follow()
         except BaseException:
             gate.abandon()
             raise
@@ -231,17 +233,16 @@ class RunnerClient:
         if isinstance(reply, Fault):
             gate.abandon()
             self._fault(reply)
-        ended = gate.end()
-        if hook is not None and not armed:
-            hook.after()
-        if not ended:
+        if not gate.end():
             self.close()
             raise self._failed(FailureKind.REJECTED, "the runner replied and the device has not reported the end of the call")
-        return self._ended(reply, gate.device_us(until_reply=not armed))
+        return replace(self._ended(reply, gate.device_us()), late=early is None)
 
-    def _gated_reply(self, deadline: float) -> RunnerReply:
+    def _gated_reply(self, deadline: float, enqueued: Callable[[], None] = lambda: None) -> RunnerReply:
+        """The reply. ``enqueued`` is done for each message that the call is enqueued, which come before it."""
         while isinstance(reply := self._next_reply(max(0.0, deadline - time.monotonic())), Armed | None):
-            pass
+            if reply is not None:
+                enqueued()
         return reply
 
     def _until_armed(self) -> RunnerReply | None:
