@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 from pathlib import Path
@@ -14,7 +15,7 @@ from benchmarks import kernelbench as suite
 from benchmarks.kernelbench_files import candidate, chosen_entries
 from benchmarks.kernelbench_judging import Request, Result, Status, judge, operand_bytes
 from benchmarks.kernelbench_process import JudgingProcess, NextProcess
-from benchmarks.peak_memory import host_bytes
+from benchmarks.peak_memory import PeakMemory, host_bytes
 from engine.domain.errors import EspalierError, ProblemError
 from engine.domain.model import Operand, Role, Signature
 from engine.session import benches
@@ -127,6 +128,21 @@ def test_operand_bytes() -> None:
 def test_memory_of_a_process_and_its_children() -> None:
     assert host_bytes(os.getpid()) > 2**20
     assert host_bytes(2**30) == 0
+
+
+def test_sampling_memory_takes_a_hundredth_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0.0, 0.025)
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr("benchmarks.peak_memory.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("benchmarks.peak_memory.asyncio.sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(PeakMemory(os.getpid(), "cpu").watch())
+    assert waits == [pytest.approx(2.5)]
 
 
 def test_a_file_without_a_candidate_is_skipped(checkout: Path, tmp_path: Path) -> None:
