@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from weakref import WeakKeyDictionary
@@ -14,14 +15,15 @@ from engine.domain.model import FailureKind
 from engine.problem.reference import Reference
 from engine.trial.judge import devices, process_pool, test_bed
 from engine.trial.judge.calibration import calibrate
+from engine.trial.judge.call_times import Timing
 from engine.trial.judge.failures import TrialFailed
-from engine.trial.judge.gate import DeviceOutputs, Segments
+from engine.trial.judge.gate import ArmingLimit, DeviceOutputs, Segments
 from engine.trial.judge.held_outputs import HeldOutputs
 from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.timing import KERNEL
 from engine.trial.judge.trusted_runner import TrustedRunner
-from engine.trial.messages import AllStopped, ArenaHandle, ClaimedTimes, RunKernel, Segment, SegmentFreed
+from engine.trial.messages import AllStopped, ArenaHandle, Armed, ClaimedTimes, Fault, RunKernel, Segment, SegmentFreed
 from engine.trial.protocol import OTHER
 from engine.trial.shared.cuda.device_memory import DeviceHandle, Means
 
@@ -123,6 +125,82 @@ def test_a_burst_of_one_call_may_report_memory() -> None:
     client._timing = lambda reply, *_: reply  # type: ignore[method-assign]
     assert client.call(RunKernel(0, calls=1)).device_us == 10.0
     assert client.delivered == DeviceOutputs(client._segments, (1 << 41,))
+
+
+class Gate:
+    """A gate that notes what is enqueued on the judge's stream."""
+
+    def __init__(self, *, reported: bool = True) -> None:
+        self.number, self.enqueued, self._reported = 0, list[str](), reported
+
+    def open(self, release: Callable[[], None]) -> None:
+        release()
+        self.enqueued.append("opened")
+
+    def follow(self, then: Callable[[], None]) -> None:
+        if "waits" not in self.enqueued:
+            self.enqueued.append("waits")
+            then()
+
+    def end(self) -> bool:
+        return self._reported
+
+    def abandon(self) -> None:
+        self.enqueued.append("abandoned")
+
+    def device_us(self) -> float:
+        return 400.0
+
+    def close(self) -> None:
+        self.enqueued.append("closed")
+
+
+def gated(gate: Gate, early: bool, *replies: object) -> Timing:
+    """The times of a gated call to which a runner replies so; ``early``: the first reply comes before the gate opens."""
+    client = RunnerClient.__new__(RunnerClient)
+    client._host = SimpleNamespace(
+        stop=lambda _: AllStopped(False), resume=lambda *_, **__: None, end=lambda _: None, used_since_stop_us=lambda _: 0.0
+    )
+    channel = Replies(*replies)
+    if early:
+        waits = iter([False, True])  # nothing was sent before the order
+        channel.waiting = lambda _=0.0: next(waits)  # type: ignore[method-assign]
+    client._runner, client.gate = SimpleNamespace(channel=channel, local_pid=None), gate
+    client._first_s, client._seconds, client._has_children = 5.0, 5.0, False
+    client._trusted, client._segments, client.held, client._arming = False, Segments(), HeldOutputs(), ArmingLimit()
+    client.party = KERNEL
+    hook = SimpleNamespace(after=lambda: gate.enqueued.append("read"))
+    return client.gated_call(0, lambda: gate.enqueued.append("released"), hook)
+
+
+DONE = ClaimedTimes(124.0, 300.0, 0.0)
+ORDER = ["released", "opened", "waits", "read"]
+
+
+@pytest.mark.parametrize(
+    ("early", "replies", "late"),
+    {
+        "enqueued before": (True, [Armed(), DONE], False),
+        "enqueued later": (False, [Armed(), DONE], True),
+        "enqueued after it has reported memory": (False, [SegmentFreed(1 << 40), Armed(), DONE], True),
+        "says so twice": (False, [Armed(), Armed(), DONE], True),
+        "never says so": (False, [DONE], True),
+    }.values(),
+)
+def test_the_judge_waits_for_a_gated_call_once_it_is_enqueued(early: bool, replies: list[object], late: bool) -> None:
+    gate = Gate()
+    found = gated(gate, early, *replies)
+    assert gate.enqueued == ORDER
+    assert (found.late, found.wall_us, found.claimed_us) == (late, 400.0, 124.0)
+
+
+def test_a_gated_call_without_a_report_fails_and_a_fault_is_told() -> None:
+    with pytest.raises(TrialFailed, match="has not reported the end"):
+        gated(Gate(reported=False), False, Armed(), DONE)
+    gate = Gate()
+    with pytest.raises(TrialFailed, match="it broke"):
+        gated(gate, False, Fault("crashed", "it broke"))
+    assert gate.enqueued == ["released", "opened", "abandoned", "closed"]
 
 
 @pytest.mark.parametrize(("trusted", "used_us", "fails"), [(False, 500.0, False), (False, 5000.0, True), (True, 5000.0, False)])
