@@ -103,7 +103,7 @@ CPU: eager PyTorch does without as shipped."""
 
 _DEEP_QUEUES = {"CUDA_SCALE_LAUNCH_QUEUES": "4x"}
 """About four thousand launches fit behind the gate, instead of one: a recurrent model in eager mode makes so many in a call.
-Where the last ones do not fit, a call is timed with its host, otherwise by the device alone: processes differed by which."""
+Where the last ones do not fit, a call is timed with its host, otherwise by the device alone."""
 
 
 def _pinned() -> dict[str, str]:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,13 @@ def test_results_are_read_back_and_a_torn_line_is_skipped(tmp_path: Path) -> Non
     assert not suite.known_results(file, suite.Plan("port", "full", {}, 60.0, 0.0), "cuda")
     assert not suite.known_results(file, suite.Plan("own", "full", {"batch_size": 2}, 60.0, 0.0), "cuda")
     assert not suite.known_results(tmp_path / "none.jsonl", PLAN, "cuda")
+
+
+def test_a_kernel_that_was_only_checked_is_still_to_be_timed(tmp_path: Path) -> None:
+    file, right = tmp_path / "results.jsonl", result("level1/19_ReLU", Status.RIGHT)
+    file.write_text(json.dumps(right.to_json()) + "\n")
+    assert not suite.known_results(file, PLAN, "cuda")
+    assert suite.known_results(file, replace(PLAN, check_only=True), "cuda") == [right]
 
 
 def test_the_table_is_in_order_and_the_summary_counts_reasons() -> None:

@@ -31,7 +31,7 @@ _ARMING_S = 0.005
 """Time limit for a runner to enqueue a call. The gate then opens anyway, and the host's part of the call counts too."""
 _MOST_ARMING_S = 0.1
 """The limit for one whose calls take longer to enqueue. With 5 ms, a ResNet in eager mode (3 to 8 ms) was timed one way or the
-other at random, and took 1.4 or 3.8 ms on an H200; with 50 ms, so was an LSTM of six layers (32 to 46 ms)."""
+other at random, and took 1.4 or 3.8 ms on an H200. An LSTM of six layers takes 35 to 51 ms there."""
 _TRIES = 2
 """Calls after the first, in which compilers may run, in which a runner may take the longest limit."""
 _ROOM = 4

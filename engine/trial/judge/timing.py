@@ -286,7 +286,7 @@ def explained(pairs: Sequence[PairTimes]) -> list[str]:
         clocks = f"by the judge's clock, less {cost:.0f} ± {jitter:.0f} µs for the call"
         lines.append(f"{clocks}; the runner claims {claimed:.1f} µs")
         if _are_late(times):
-            lines.append("waits for the device within its calls: the judge's clock adds up to half a millisecond to each")
+            lines.append("not enqueued whole before it starts: the judge's clock adds up to half a millisecond to each call")
     elif counted > claimed:
         lines.append(f"includes {counted - claimed:.0f} µs of late device work")
     return lines
