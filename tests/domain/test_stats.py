@@ -61,6 +61,14 @@ def test_the_median_interval_covers_the_true_median_95_percent_of_the_time(n: in
     assert held >= 935
 
 
+@pytest.mark.parametrize("n", range(6, 201))
+def test_the_median_interval_is_symmetric_and_covers_95_percent_exactly(n: int) -> None:
+    found = median_interval(range(n))
+    assert found.low + found.high == n - 1
+    outside = sum(math.comb(n, k) for k in range(int(found.low) + 1)) / 2**n
+    assert 1 - 2 * outside >= 0.95
+
+
 @given(st.lists(st.floats(-20, 20), min_size=1, max_size=30), st.floats(0, 1))
 def test_a_ratio_is_inside_its_interval_which_is_never_narrower_than_the_floor(logs: list[float], floor: float) -> None:
     found = ratio_interval(logs, floor)
