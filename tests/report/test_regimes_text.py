@@ -55,6 +55,19 @@ def test_rows_name_the_ratio_the_time_and_the_device_of_both() -> None:
     assert "sustained" not in dict(verdict.measurement_rows(b.measurement(1.02)))
 
 
+@pytest.mark.parametrize("regime", Regime)
+def test_regimes_agree_only_where_both_speedups_are_known(regime: Regime) -> None:
+    def decides(measured: Measurement) -> str:
+        figures = regimes.regime_figures(measured, "eager", regime)
+        words = dict(regimes.regime_rows(measured, "eager", figures))["decides"]
+        return words if isinstance(words, str) else words.text
+
+    alike = replace(BOTH, sustained=b.sustained(1.02))
+    assert decides(alike) == f"{regime}: the regimes agree"
+    assert decides(replace(alike, sustained=replace(b.sustained(1.02), speedup={}))) == regime
+    assert decides(replace(alike, speedup={})) == regime
+
+
 @pytest.mark.parametrize(("regime", "status"), [(Regime.SUSTAINED, "not_corroborated"), (Regime.SINGLE, "measured")])
 def test_a_doubt_about_the_deciding_regime_is_a_doubt_of_the_verdict(regime: Regime, status: str) -> None:
     doubted = replace(BOTH, sustained=replace(POWER, corroborated=False, doubts=("does it reuse results?",)))

@@ -121,5 +121,6 @@ def regime_rows(measured: Measurement, baseline: str, figures: RegimeFigures | N
     if figures is not None and figures.disagreement:
         rows.append(("decides", Span(figures.disagreement, Tone.WARN)))
     elif figures is not None:
-        rows.append(("decides", f"{figures.deciding}: the regimes agree"))
+        compared = baseline in measured.speedup and baseline in found.speedup
+        rows.append(("decides", f"{figures.deciding}: the regimes agree" if compared else figures.deciding))
     return rows
