@@ -17,6 +17,9 @@ from engine.problem.values import (
     tensors,
 )
 
+_TO_DENSE = {"sparse": ".to_dense()", "nested": ".to_padded_tensor(0.0)", "quantized": ".dequantize()"}
+"""What makes a dense tensor of one that ``kind_without_strides`` names."""
+
 
 class ForwardOutputs:
     """The outputs of one reference's calls."""
@@ -57,9 +60,13 @@ class ForwardOutputs:
         return tuple(outputs)
 
     def _check(self, outputs: tuple[Tensor, ...], rows: int | None) -> None:
-        for tensor in outputs:
+        for place, tensor in enumerate(outputs, 1):
             if kind := kind_without_strides(tensor):
-                raise ProblemError(f"{self._file}: forward returns a {kind} tensor: only dense tensors are supported")
+                which = f" as output {place} of {len(outputs)}" if len(outputs) > 1 else ""
+                raise ProblemError(
+                    f"{self._file}: forward returns a {kind} tensor{which}: only dense tensors are supported, so return "
+                    f"{_TO_DENSE[kind]} of it"
+                )
         shapes = tuple(tuple(tensor.shape) for tensor in outputs)
         if rows is not None and self._shapes is not None:
             shapes = tuple(

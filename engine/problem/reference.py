@@ -363,7 +363,7 @@ class Reference:
                 with allocated, read, counter:
                     returned = model(*map_arguments(lambda t: t, inputs))  # which may change objects
                 outputs = tuple(output_tensors(returned, self.device))
-                if not any(output.numel() for output in outputs):
+                if not all(map(is_dense, outputs)) or not any(output.numel() for output in outputs):
                     return None  # running it says so
                 memory = ForwardMemory(allocated.peak, exact_bytes(model, inputs, allocated.peak))
                 return ForwardTrace(state, inputs, outputs, counter, memory, read)

@@ -592,6 +592,20 @@ def test_a_sparse_input_is_refused_as_what_it_is(tmp_path: Path) -> None:
         made(tmp_path, HEAD + MODEL + INPUTS.replace("torch.randn(dim)", "torch.eye(dim).to_sparse()") + INIT).signature()
 
 
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        ("x.to_sparse()", r"forward returns a sparse tensor: only dense tensors are supported, so return .to_dense\(\) of it"),
+        ("(x, {'y': x[:, None].to_sparse_csr()})", "forward returns a sparse tensor as output 2 of 2: only dense"),
+        ("torch.nested.as_nested_tensor([x, x[1:]])", "a nested tensor: only dense .* so return .to_padded_"),
+    ],
+)
+def test_an_output_that_is_not_dense_is_refused_with_what_to_return(tmp_path: Path, returned: str, words: str) -> None:
+    """It was an internal error of the judge: nbytes is not defined for sparse tensors."""
+    with pytest.raises(ProblemError, match=words):
+        run(tmp_path, HEAD + MODEL.replace("x * 2", returned) + INPUTS + INIT)
+
+
 COUNTS = """
 import torch
 class Model(torch.nn.Module):
