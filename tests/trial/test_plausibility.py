@@ -32,17 +32,13 @@ def doubts_in(found: list[PairTimes], device: Device = CPU, *, cold: bool = True
     return plausibility.timing_doubts(found, SIGNATURE, PEAKS, device, cold=cold)
 
 
-@pytest.fixture(autouse=True)
-def without_private_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roofline, "private_cache_bytes", lambda _: 0)
-
-
-def test_what_the_cores_own_caches_hold_is_not_part_of_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_cores_own_caches_hold_is_not_part_of_the_floor() -> None:
     assert doubts_in(pairs(70))
-    monkeypatch.setattr(roofline, "private_cache_bytes", lambda units: units << 20)  # a quarter of the bytes
-    assert not doubts_in(pairs(70))
-    assert doubts_in(pairs(50))
-    assert doubts_in(pairs(70), GPU)
+    cached = replace(CPU, core_caches=(1 << 15, 1 << 20))  # on both cores a quarter of the bytes
+    assert not doubts_in(pairs(70), cached)
+    assert doubts_in(pairs(50), cached)
+    assert doubts_in(pairs(70), replace(CPU, core_caches=(1 << 15,)))
+    assert doubts_in(pairs(70), replace(cached, kind="cuda"))
 
 
 def test_ceilings_measured_twice_count_at_their_best() -> None:

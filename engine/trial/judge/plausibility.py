@@ -58,13 +58,13 @@ def timing_doubts(
 def faster_than_possible(counted: Interval, signature: Signature, ceilings: Peaks, device: Device) -> str:
     """A message on a time in which the operands cannot be moved; empty for a possible one.
 
-    Arithmetic can be saved by rewriting it (``fewer_operations``). On a CPU what the cores' own caches hold may not have been
-    evicted, and is not counted.
+    Arithmetic can be saved by rewriting it (``fewer_operations``). On a CPU what the cores' second-level caches hold may not
+    have been evicted, and is not counted.
     """
     least = roofline.floor(signature, ceilings)
     floor_us = least.bytes_us
     if device.kind == "cpu":
-        kept = roofline.private_cache_bytes(device.units)
+        kept = device.units * sum(device.core_caches[1:])
         floor_us *= max(0.0, 1.0 - kept / max(1, least.bytes_moved))
     if counted.high >= _PLAUSIBLE * floor_us:
         return ""

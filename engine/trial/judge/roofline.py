@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 
@@ -87,15 +86,6 @@ def _cpu_rates() -> dict[str, float]:
 _CPU_PRODUCT, _CPU_PROBE = 1536, 256
 _HOPELESS = 20.0
 """A small product so many times slower than fp32's peak is emulated: a large one would take seconds."""
-
-
-def private_cache_bytes(units: int) -> int:
-    """Size of the cores' own second-level caches, of which a flush evicts one; 0 if unknown."""
-    try:
-        text = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().strip()
-        return units * int(text.removesuffix("K")) * 1024
-    except (OSError, ValueError):
-        return 0
 
 
 def _product_rate(n: int, dtype: torch.dtype, label: str) -> float:
