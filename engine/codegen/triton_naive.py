@@ -17,19 +17,13 @@ from engine.codegen.naive import MAX_PLAN_ARGUMENTS, WorkspaceLayout, buffers_of
 from engine.codegen.ports import MESSAGE, Port, PortText, ports_of
 from engine.codegen.shape_cases import plan_expression
 from engine.codegen.triton_code import STORED, VectorWriter, helper_lines, parameter
-from engine.domain.model import Role, Signature
-from engine.problem.graph_ir import Graph, TracedShape, Unsupported
+from engine.domain.model import Role
+from engine.problem.graph_ir import TracedShape, Unsupported
 from engine.toolchain.plan import MAX_LAUNCHES
 
 _WIDTH = 118
 _JOINED = ":\N{NO-BREAK SPACE}"
 """Keeps a parameter and its annotation on one line; textwrap does not break there."""
-
-
-def naive_triton(graph: Graph, signature: Signature) -> str | Unsupported:
-    """Code that computes the graph for the signature's shapes and rejects others when it is compiled."""
-    found = triton_ports([TracedShape(signature, graph)])
-    return found if isinstance(found, Unsupported) else found[0].text
 
 
 def triton_ports(shapes: Sequence[TracedShape]) -> list[Port] | Unsupported:

@@ -14,9 +14,9 @@ from codegen.test_naive_kernels import FLOORS, MAKERS, Case, error, poison
 from support.triton_interpreter import PlanRun, installed, resolved_for, run_plans
 from torch import Tensor
 
-from engine.codegen.triton_naive import naive_triton
+from engine.codegen.triton_naive import triton_ports
 from engine.domain.model import Contract, Dialect, Role
-from engine.problem.graph_ir import Unsupported
+from engine.problem.graph_ir import TracedShape, Unsupported
 from engine.sandbox.confinement import Confinement
 from engine.toolchain.build import Artefact, BuildRequest, build
 from engine.toolchain.triton.resolution import encode_jobs
@@ -36,12 +36,18 @@ def made(name: str) -> Case:
         return MAKERS[name]()
 
 
+def ported(case: Case) -> str | Unsupported:
+    """The naive kernel of one case alone."""
+    found = triton_ports([TracedShape(case.signature, case.graph)])
+    return found if isinstance(found, Unsupported) else found[0].text
+
+
 @pytest.fixture(scope="module")
 def called() -> Mapping[str, tuple[Case, dict[str, Tensor] | str]]:
     cases = {name: made(name) for name in SAMPLE}
     runs: dict[str, PlanRun] = {}
     for name, case in cases.items():
-        text = naive_triton(case.graph, case.signature)
+        text = ported(case)
         assert isinstance(text, str), (name, text)
         given = [o.name for o in case.signature.operands if o.role is not Role.OUTPUT]
         outputs = [o.name for o in case.signature.operands if o.role is Role.OUTPUT]
@@ -76,7 +82,7 @@ def test_naive_triton_kernel_is_as_accurate_as_eager(
 @installed
 def test_naive_triton_kernel_compiles_for_hopper(bubblewrap: Confinement, cache_root: object) -> None:
     case = made("shipped layernorm")
-    text = naive_triton(case.graph, case.signature)
+    text = ported(case)
     assert isinstance(text, str)
     resolved = resolved_for(text, case.signature)
     request = BuildRequest(text, Dialect.TRITON, Contract.PLAN, encode_jobs(resolved.jobs), {"BLOCK": 256}, "sm_90a", "k.py")
@@ -88,13 +94,13 @@ def test_naive_triton_kernel_compiles_for_hopper(bubblewrap: Confinement, cache_
 @pytest.mark.slow
 def test_other_shapes_are_rejected_when_it_is_compiled() -> None:
     case = made("shipped softmax")
-    text = naive_triton(case.graph, case.signature)
+    text = ported(case)
     assert isinstance(text, str)
     assert "tl.static_assert(X_DIM0 == 5 and X_DIM1 == 77" in text
 
 
 @pytest.mark.slow
 def test_what_triton_lacks_is_refused_by_name() -> None:
-    found = naive_triton(made("functions").graph, made("functions").signature)
+    found = ported(made("functions"))
     assert isinstance(found, Unsupported)
     assert "atan" in found.line
