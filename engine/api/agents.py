@@ -6,11 +6,13 @@ cost. Nothing here knows MCP.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from engine.api.session import Session
 from engine.domain import events as e
@@ -20,6 +22,8 @@ from engine.journal import store
 from engine.problem import catalog
 from engine.session.ports import Say
 from engine.toolchain.kernel_file import KernelCode, classify
+
+T = TypeVar("T")
 
 LONGEST_CODE = 256 << 10
 LONGEST_TEXT = 8 << 10
@@ -50,8 +54,11 @@ class AgentAccess:
     limits: AgentLimits
     clock: Callable[[], float] = time.monotonic
     evaluations: int = 0
+    """Verdicts charged that no journal holds, or not yet."""
     sessions: dict[str, Session] = field(default_factory=dict)
     _calls: deque[float] = field(default_factory=deque)
+    _charging: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held from the look at the budget until the verdict counts: parallel calls would all find it left."""
 
     def admit(self) -> None:
         """Count one call. Raises CommandRejected for a flood."""
@@ -68,8 +75,29 @@ class AgentAccess:
         charged = (entry for session in self.sessions.values() for entry in session.events() if entry.by == self.author)
         return self.evaluations + sum(isinstance(entry.event, _CHARGED) for entry in charged)
 
-    def check_budget(self) -> None:
-        """Raises CommandRejected if no verdict is left."""
+    async def hold(self) -> None:
+        """Charge one verdict. Raises CommandRejected if none is left."""
+        async with self._charging:
+            self._check_budget()
+            self.evaluations += 1
+
+    async def charge(self, record: Callable[[], T], *, held: bool = False) -> T:
+        """``record``, in a thread; the journal charges what it records. ``held``: ``hold`` has charged it so far.
+
+        Goes on when it is cancelled, as the thread does. Raises CommandRejected if no verdict is left.
+        """
+        return await asyncio.shield(asyncio.ensure_future(self._charge(record, held)))
+
+    async def _charge(self, record: Callable[[], T], held: bool) -> T:
+        async with self._charging:
+            try:
+                if not held:
+                    self._check_budget()
+                return await asyncio.to_thread(record)
+            finally:
+                self.evaluations -= held
+
+    def _check_budget(self) -> None:
         if (used := self.verdicts_used) >= self.limits.verdicts:
             advice = "the engineer sets the budget with `espalier mcp --verdicts N`"
             raise CommandRejected(f"the budget of {self.limits.verdicts} verdicts is used up ({used}): {advice}")

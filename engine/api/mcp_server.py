@@ -271,9 +271,8 @@ def _writing(server: MCPServer[Any], clients: Clients) -> None:
         name: FileName,
     ) -> Data:
         """Give the code of an approved idea. It is built, verified and measured: wait_for the kernel. Costs one verdict."""
-        access.check_budget()
         found = access.session(session)
-        kernel = await asyncio.to_thread(functools.partial(found.seed, access.code(code, name), idea=idea))
+        kernel = await access.charge(functools.partial(found.seed, access.code(code, name), idea=idea))
         return views.kernel_figures(found.state, found.kernel(kernel))
 
     @tool
@@ -286,16 +285,11 @@ def _writing(server: MCPServer[Any], clients: Clients) -> None:
         parent: Annotated[str | None, Field(description="The kernel it builds on.")] = None,
     ) -> Data:
         """Add a kernel of yours. On autopilot it is measured at once (one verdict); in mode ask its idea awaits approval."""
-        access.check_budget()
         kernel, found = access.code(code, name), access.session(session)
         if found.state.mode.is_autopilot:
-            seeded = await asyncio.to_thread(
-                functools.partial(found.seed, kernel, parent=parent, title=bounded(title, "title"))
-            )
+            seeded = await access.charge(functools.partial(found.seed, kernel, parent=parent, title=bounded(title, "title")))
             return views.kernel_figures(found.state, found.kernel(seeded))
-        idea = await asyncio.to_thread(
-            functools.partial(found.propose, title, "A kernel that is already written.", parent=parent)
-        )
+        idea = await access.charge(functools.partial(found.propose, title, "A kernel that is already written.", parent=parent))
         return {**views.idea_data(found.state, found.state.ideas[idea]), "next": f"wait_for {idea}, then write_kernel for it"}
 
     @tool
@@ -336,10 +330,9 @@ def _measuring(server: MCPServer[Any], clients: Clients) -> None:
     ) -> Data:
         """Verify and measure one kernel without a session. Costs one verdict."""
         asked, kernel = access.problem(problem), access.code(code, name)
+        wanted = request(asked, kernel, device=device, workload=workload, suite=suite)
         async with clients.measuring:
-            access.check_budget()
-            access.evaluations += 1
-            wanted = request(asked, kernel, device=device, workload=workload, suite=suite)
+            await access.hold()
             found = await evaluate_here(wanted, reporter(ctx))
         return views.verdict_data(found.verdict)
 
@@ -351,21 +344,24 @@ def _measuring(server: MCPServer[Any], clients: Clients) -> None:
         against: Annotated[str | None, Field(description="Default: the incumbent.")] = None,
     ) -> Data:
         """Race two measured kernels on fresh samples. Costs one verdict; the result appears in get_kernel and get_session."""
-        access.check_budget()
         found = access.session(session)
-        await asyncio.to_thread(found.race, kernel, against)
+        await access.charge(lambda: found.race(kernel, against))
         return {"queued": True}
 
     @tool
     async def profile(access: AgentAccess, session: SessionName, kernel: KernelId, ctx: _Context) -> Data:
         """Read a kernel's hardware counters, on a CPU also its hot code, and keep them in the session. Costs one verdict."""
-        access.check_budget()
         session_ = access.session(session)
         wanted = session_.kernel(kernel)
         label = queries.device_label(session_.state)
         async with clients.measuring:
-            found = await profile_kernel(session_.folder, session_.state, wanted, label, reporter(ctx))
-        await asyncio.to_thread(session_.submit, lambda view: [found.command(view)])
+            await access.hold()
+            try:
+                found = await profile_kernel(session_.folder, session_.state, wanted, label, reporter(ctx))
+            except BaseException:
+                access.evaluations -= 1
+                raise
+        await access.charge(lambda: session_.submit(lambda view: [found.command(view)]), held=True)
         return {
             "kernel": kernel,
             "read": found.profile.was_read,

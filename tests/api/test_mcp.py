@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -17,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 from support import sessions
 from support.held import held
 
-from engine.api import agents
+from engine.api import agents, mcp_server
 from engine.api.agents import AgentAccess, AgentLimits
 from engine.api.mcp_http import http_app
 from engine.api.mcp_server import make_server
@@ -25,6 +26,7 @@ from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain.errors import CommandRejected
 from engine.domain.model import Author
+from engine.domain.profile import Profile
 from engine.journal.journal import read
 from engine.session.steer import steer
 
@@ -243,6 +245,57 @@ def test_a_flood_is_refused_and_the_budget_of_verdicts_ends(folder: Path, monkey
         talk(spend, folder.parent, verdicts=1)
         monkeypatch.setattr(agents, "_CALLS", 5)
         talk(flood, folder.parent)
+
+
+def measuring_calls(kernel: str, times: int) -> dict[str, list[dict[str, Any]]]:
+    """Tools that cost a verdict, each with the arguments of several calls."""
+    codes = [{"code": sessions.source(f"mine {n}", "time_us = 40"), "name": "k.cpp"} for n in range(times)]
+    return {
+        "seed_kernel": [{"session": "mine", "title": "mine", **code} for code in codes],
+        "race_kernels": [{"session": "mine", "kernel": kernel}] * times,
+        "profile": [{"session": "mine", "kernel": kernel}] * times,
+        "evaluate_kernel": [{"problem": "softmax", "device": "cpu", **code} for code in codes],
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", ["seed_kernel", "profile", "evaluate_kernel"])
+def test_parallel_calls_share_the_budget_of_verdicts(folder: Path, monkeypatch: pytest.MonkeyPatch, tool: str) -> None:
+    """Each looked at the budget before any of them was charged."""
+    begun: list[str] = []
+
+    async def measured(*_: Any) -> Any:
+        begun.append(tool)
+        await asyncio.sleep(0.1)
+        return SimpleNamespace(verdict=None, profile=Profile(1), command=lambda _: c.RecordProfile("k1", Profile(1)))
+
+    monkeypatch.setattr(mcp_server, "profile_kernel", measured)
+    monkeypatch.setattr(mcp_server, "evaluate_here", measured)
+    monkeypatch.setattr(mcp_server.views, "verdict_data", lambda _: {"status": "measured"})
+
+    async def spend(client: Client) -> None:
+        answers = await asyncio.gather(*(call(client, tool, **given) for given in measuring_calls("k1", 6)[tool]))
+        refused = [answer for answer in answers if isinstance(answer, str)]
+        assert len(refused) == 4, answers
+        assert all("the budget of 2 verdicts is used up (2)" in answer for answer in refused)
+        assert (await call(client, "doctor"))["verdicts"]["used"] == 2
+        assert len(begun) in (0, 2), "no more was measured"
+
+    with held(folder, "autopilot"):
+        talk(spend, folder.parent, verdicts=2)
+
+
+@pytest.mark.slow
+def test_what_is_refused_before_it_is_measured_costs_no_verdict(folder: Path) -> None:
+    async def ask(client: Client) -> None:
+        for tool in ("seed_kernel", "race_kernels", "profile", "evaluate_kernel"):
+            (given,) = measuring_calls("k77", 1)[tool]
+            bad = {"parent": "k77"} if tool == "seed_kernel" else {"device": "/dev/sda"} if tool == "evaluate_kernel" else {}
+            assert "verdicts" not in await call(client, tool, **{**given, **bad})
+        assert (await call(client, "doctor"))["verdicts"]["used"] == 0
+
+    with held(folder, "autopilot"):
+        talk(ask, folder.parent, verdicts=1)
 
 
 def test_calls_are_admitted_again_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
