@@ -66,8 +66,8 @@ _HELP = f"""Write a result of SESSION as a file.
     jsonl   every attempt at every kernel, failures included, one per line
 
     A row's reward is ln(speedup over the parent), or over the baseline if no parent was measured, and never below
-    {rewards.LEAST_MEASURED:g}. A failure has a constant reward ({_REWARDS}). The reward is null if it is unknown, and for a
-    kernel that is not corroborated or quarantined; such kernels are in jsonl only.
+    {rewards.LEAST_MEASURED:g}. A failure has a constant reward ({_REWARDS}). The reward is null if it is unknown, for a
+    quarantined kernel, and for one that is not corroborated; the latter two are in jsonl only.
 
     A module of such a kernel says so at its top, and the exit status is {DOUBTED}.
     """

@@ -45,7 +45,9 @@ remeasure = _kernel_command(
 @steers
 @click.argument("kernel", type=o.KERNEL, required=False)
 @click.option("--against", type=o.KERNEL, metavar="K", help="The other kernel. Default: the incumbent.")
-@click.option("--leaders", "count", type=click.IntRange(1), metavar="N", help="Race the N fastest kernels with the incumbent.")
+@click.option(
+    "--leaders", "count", type=click.IntRange(1), metavar="N", help="Race the N fastest kernels against the incumbent."
+)
 def race(target: Target, kernel: str | None, against: str | None, count: int | None) -> None:
     """Race measured kernels of SESSION, interleaved, on fresh samples. Queued; `open` or `step` runs it.
 

@@ -66,7 +66,8 @@ def _shipped_problem(problem: Problem) -> ShippedProblem:
 @click.option("--problem", "name", type=o.PROBLEM, metavar="NAME", help="Only kernels of this problem.")
 @o.json_option
 def bank(name: str | None, as_json: bool) -> None:
-    """List the verified kernels of all sessions with a corroborated time from several process pairs, best first.
+    """List verified kernels of all sessions, best first: those whose time is corroborated and measured in several process
+    pairs.
 
     `kernel seed` and `run --seed-kernel` take one as SESSION:K.
     """

@@ -34,8 +34,7 @@ def machine_code(session: str, kernel: str, against: str | None, as_json: bool) 
 
     The kernel is built once more with line tables, for the device that the session ran on; no device is needed. Where `espalier
     kernel profile` sampled the program counter, each instruction shows its share of the samples. Bars count the loops around an
-    instruction, as far as the branches of the machine code show them. With --diff, addresses and the numbers of registers make
-    no difference.
+    instruction, as far as the branches of the machine code show them. --diff ignores addresses and register numbers.
     """
     folder = store.resolve(session)
     state = read_state(folder)

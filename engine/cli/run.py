@@ -117,8 +117,8 @@ def run(problems: tuple[str, ...], **given: Any) -> None:
     lines, then the kernel tree.
 
     Several problems, or a folder of them, share one budget (--kernels, --time, --budget-usd, --budget-tokens). Each has a
-    session of its own, headless; the next kernels go where they are expected to gain most. The same command continues, also
-    with a larger budget. Default of --kernels: what --rounds rounds on every problem take.
+    session of its own, headless; the next kernels go where they are expected to gain most. Repeat the command to
+    continue, also with a larger budget. Default of --kernels: as many as --rounds rounds on every problem need.
     """
     names = named_problems(problems)
     if len(names) > 1:

@@ -79,7 +79,8 @@ def undo(target: Target) -> None:
     """Take back the latest decision in SESSION: an approval, rejection, edit, pin, prune, limit, mode, pause or note.
 
     Repeat it for the one before. It is refused once something was spent on it: a model was asked, or a kernel written.
-    Of several ideas approved together, those not begun are taken back. The journal keeps both the decision and the undo.
+    Of several ideas approved together, only those whose implementation has not begun are undone. The journal keeps
+    both the decision and the undo.
     """
     target.submit(c.UndoDecision())
 

@@ -112,7 +112,9 @@ def claim(folder: Path, request: str) -> Request | None:
         with suppress(FileNotFoundError):  # an earlier holder claimed it
             os.rename(place / f"{request}{_SUFFIX}", taken)
     except OSError as error:
-        raise JournalUnwritable(f"commands in {place} cannot be taken ({error.strerror}): make it yours") from error
+        raise JournalUnwritable(
+            f"commands in {place} cannot be read ({error.strerror}): make the folder writable for yourself"
+        ) from error
     try:
         handle = os.open(taken, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

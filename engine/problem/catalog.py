@@ -174,7 +174,7 @@ def _from_folder(path: Path, origin: str) -> Problem:
     if not (path / REFERENCE).is_file():
         inner = recognise.problem_in(path)
         if inner is not None:
-            raise ProblemError(f"folder {_quoted(str(path))} contains problems and is none itself: name one, such as {inner}")
+            raise ProblemError(f"folder {_quoted(str(path))} is not a problem but contains some: name one, such as {inner}")
         raise ProblemError(f"folder {_quoted(str(path))} has no {REFERENCE}: add one to make it a problem")
     text = _read(path / REFERENCE)
     table_path = path / TABLE

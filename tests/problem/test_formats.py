@@ -274,9 +274,9 @@ def output(axis: str, dtype: str) -> dict[str, Any]:
 
 BAD_DEFINITIONS = {
     "an unknown dtype": (files.definition(outputs=output("M", "float7")), "outputs.out.dtype: unknown dtype"),
-    "an unknown axis": (files.definition(outputs=output("Q", "int8")), "outputs.out.shape: 'Q' is no axis"),
-    "a negative number for an axis": (files.definition(outputs=output("-1", "int8")), "outputs.out.shape: '-1' is no axis"),
-    "a huge number for an axis": (files.definition(outputs=output("9" * 20, "int8")), f"out.shape: {'9' * 20} is no size"),
+    "an unknown axis": (files.definition(outputs=output("Q", "int8")), "outputs.out.shape: 'Q' is not an axis"),
+    "a negative number for an axis": (files.definition(outputs=output("-1", "int8")), "outputs.out.shape: '-1' is not an axis"),
+    "a huge number for an axis": (files.definition(outputs=output("9" * 20, "int8")), f"out.shape: {'9' * 20} is not a size"),
     "a cycle": (
         files.definition(axes=axes(A={"type": "expr", "expression": "B"}, B={"type": "expr", "expression": "A"})),
         "axes A, B depend on each other",
@@ -285,7 +285,7 @@ BAD_DEFINITIONS = {
         files.definition(axes=axes(A={"type": "expr", "expression": "A + 1"})), "axes A depend on each other",
     ),
     "a call": (
-        files.definition(axes=axes(K={"type": "expr", "expression": "__import__('os').getpid()"})), "which is no axis",
+        files.definition(axes=axes(K={"type": "expr", "expression": "__import__('os').getpid()"})), "which is not an axis",
     ),
     "an operator": (files.definition(axes=axes(K={"type": "expr", "expression": "M << 9"})), "operator LShift is not allowed"),
     "no run": (files.definition(reference="def go():\n    pass\n"), "reference: no function run"),
@@ -304,7 +304,7 @@ BAD_WORKLOADS = {
     "a missing axis": (files.workload(axes={}), "line 1: axes.M: missing"),
     "an unknown axis": (files.workload(axes={"M": 1, "Z": 2}), "line 1: axes.Z: no axis of scale"),
     "another constant": (files.workload(axes={"M": 1, "N": 2}), "line 1: axes.N: 2, but scale fixes it at 8"),
-    "a negative size": (files.workload(axes={"M": -1}), "line 1: axes.M: -1 is no size"),
+    "a negative size": (files.workload(axes={"M": -1}), "line 1: axes.M: -1 is not a size"),
     "an unknown input": (files.workload(inputs={"y": {"type": "random"}}), "line 1: inputs.y: no input of scale"),
     "a huge scalar": (
         files.workload(inputs={"x": {"type": "random"}, "factor": {"type": "scalar", "value": 10**30}}),

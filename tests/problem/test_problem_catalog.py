@@ -243,7 +243,7 @@ def test_a_folder_of_problems_is_refused_with_one_of_them(tmp_path: Path, inner:
     file.write_text("def get_init_inputs():\n    return []\n")
     named = file.parent if file.suffix == ".yml" else file
     folder = file.parent if file.suffix == ".py" else file.parent.parent
-    assert error(str(folder)).endswith(f"contains problems and is none itself: name one, such as {named}")
+    assert error(str(folder)).endswith(f"is not a problem but contains some: name one, such as {named}")
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,9 @@ def test_an_inbox_that_another_user_made_costs_the_holder_nothing(folder: Path, 
 
     with monkeypatch.context() as patch, SessionWriter.open(folder) as writer:
         patch.setattr(os, "rename", denied)
-        with pytest.raises(JournalUnwritable, match=r"cannot be taken \(Permission denied\): make it yours"):
+        with pytest.raises(
+            JournalUnwritable, match=r"cannot be read \(Permission denied\): make the folder writable for yourself"
+        ):
             inbox.claim(folder, request)
         assert InboxReader(writer).take() == 0
     assert inbox.waiting(folder) == [request]

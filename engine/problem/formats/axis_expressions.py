@@ -55,7 +55,7 @@ def resolve(expressions: Mapping[str, str], axes: Mapping[str, int]) -> dict[str
     for name, used in reads.items():
         for one in sorted(used):
             if one not in axes and one not in expressions:
-                raise ExpressionError(f"axis {name}: {expressions[name]!r} reads {one}, which is no axis")
+                raise ExpressionError(f"axis {name}: {expressions[name]!r} reads {one}, which is not an axis")
     waiting = dict(expressions)
     while waiting:
         ready = [name for name in waiting if reads[name] <= found.keys()]
@@ -75,7 +75,7 @@ def _parsed(text: str) -> ast.expr:
     try:
         return python_syntax.parse_expression(text.strip()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ExpressionError(f"{text!r} is no arithmetic expression") from None
+        raise ExpressionError(f"{text!r} is not an arithmetic expression") from None
 
 
 def _value(node: ast.expr, axes: Mapping[str, int]) -> int | float:
@@ -86,7 +86,7 @@ def _value(node: ast.expr, axes: Mapping[str, int]) -> int | float:
             return _bounded(number)
         case ast.Name(id=name):
             if name not in axes:
-                raise ExpressionError(f"{name} is no axis")
+                raise ExpressionError(f"{name} is not an axis")
             return axes[name]
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
             inner = _value(operand, axes)

@@ -60,7 +60,7 @@ class Definition:
             if name in self.constants and value != self.constants[name]:
                 raise ProblemError(f"{where}: axes.{name}: {value}, but {self.name} fixes it at {self.constants[name]}")
             if not 0 <= value <= _LARGEST_AXIS:
-                raise ProblemError(f"{where}: axes.{name}: {value} is no size")
+                raise ProblemError(f"{where}: axes.{name}: {value} is not a size")
         given = {**self.constants, **{name: axes[name] for name in self.variables}}
         try:
             return axis_expressions.resolve(self.expressions, given)
@@ -115,7 +115,7 @@ def _check_references(expressions: Mapping[str, str], axes: Iterable[str]) -> No
     reads = {name: axis_expressions.names_in(text) for name, text in expressions.items()}
     for name, used in reads.items():
         if unknown := sorted(used - known):
-            raise ExpressionError(f"axes.{name}: {expressions[name]!r} reads {unknown[0]}, which is no axis")
+            raise ExpressionError(f"axes.{name}: {expressions[name]!r} reads {unknown[0]}, which is not an axis")
     waiting = set(reads)
     while waiting:
         ready = {name for name in waiting if not reads[name] & waiting}
@@ -137,10 +137,10 @@ def _check_tensor(definition: Definition, place: str, name: str, tensor: TensorJ
     for axis in tensor.shape or ():
         number = axis_expressions.literal(axis)
         if number is not None and number > _LARGEST_AXIS:
-            raise ProblemError(f"{file}: {place}.shape: {axis[:60]} is no size")
+            raise ProblemError(f"{file}: {place}.shape: {axis[:60]} is not a size")
         if number is None and axis not in definition.written.axes:
             known = shown(list(definition.written.axes))
-            raise ProblemError(f"{file}: {place}.shape: {axis[:60]!r} is no axis: there are {known}")
+            raise ProblemError(f"{file}: {place}.shape: {axis[:60]!r} is not an axis: there are {known}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ class Baselines:
 
     def _drift_note(self, gone: Sequence[str], now: Measurement) -> str:
         one = next(self._kept[name] for name in gone if name in self._kept)
-        drift = f"{self._opened.baseline} takes {now.time_us.value:.4g} µs, then {one.ranking_us.value:.4g} µs"
+        drift = f"{self._opened.baseline} takes {now.time_us.value:.4g} µs now, and took {one.ranking_us.value:.4g} µs then"
         names = ", ".join(name for name in gone if name in self._kept)
         return f"cached baselines measured again ({names}): {drift} ({one.condition})"
 
