@@ -25,7 +25,7 @@ WORST = "worst"
 
 
 def mean_words(measured: Measurement, baseline: str) -> str:
-    """`` (geometric mean of 8 workloads, worst decode_1 0.91×)``; empty for a single workload."""
+    """``geometric mean of 8 workloads, worst decode_1 0.91×``; empty for a single workload."""
     slowest = suite.worst(measured, baseline)
     if slowest is None:
         return ""

@@ -175,7 +175,7 @@ class Verdict:
 
     @property
     def doubted(self) -> bool:
-        """Whether it is measured, but not corroborated or quarantined."""
+        """Whether it is quarantined, or measured and not corroborated."""
         return self.status in (NOT_CORROBORATED, QUARANTINED)
 
 

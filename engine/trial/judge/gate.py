@@ -41,9 +41,10 @@ _ENDING_S = 2.0
 
 
 class ArmingLimit:
-    """How long the judge waits for one runner to enqueue a call: learnt from its first calls, so that all are timed alike.
+    """How long the judge waits for one runner to enqueue a call: by the longest that an earlier call took, but the first.
 
-    Nothing is gained by taking long: the inputs are released when the gate opens.
+    A call that waits for the device is never enqueued in time, and does not raise the limit. Nothing is gained by taking long:
+    the inputs are released when the gate opens.
     """
 
     def __init__(self) -> None:

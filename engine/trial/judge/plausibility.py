@@ -82,11 +82,11 @@ def fewer_operations(counted: Interval, signature: Signature, ceilings: Peaks) -
     return f"fewer operations than the reference: its products alone take {products_us:.1f} µs in the device's fastest unit"
 
 
-def verification_doubts(doubts: Verification) -> tuple[str, ...]:
+def verification_doubts(verification: Verification) -> tuple[str, ...]:
     """Doubts about right outputs: two calls on the same inputs that differ by more than the tolerance."""
-    if doubts.jitter <= doubts.max_scaled_limit:
+    if verification.jitter <= verification.max_scaled_limit:
         return ()
     return (
-        f"two calls on the same inputs differ by {doubts.jitter:.1e} of scale, the tolerance is "
-        f"{doubts.max_scaled_limit:.1e}: data race?",
+        f"two calls on the same inputs differ by {verification.jitter:.1e} of scale, the tolerance is "
+        f"{verification.max_scaled_limit:.1e}: data race?",
     )
