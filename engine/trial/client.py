@@ -50,11 +50,11 @@ class JudgeDied(EspalierError):
 class StartHosts(Enum):
     """When a judge on a GPU starts the hosts of runners: each imports torch."""
 
-    LATER = ()
+    LATER = ""
     """When a problem is opened."""
-    WHEN_ASKED = (HOSTS,)
+    WHEN_ASKED = HOSTS
     """With its first request, while it imports torch itself: it will prepare a problem."""
-    NOW = (HOSTS_NOW,)
+    NOW = HOSTS_NOW
     """With itself: cores are idle."""
 
 
@@ -234,7 +234,7 @@ def _orders(channel: int, device: str, hosts: StartHosts) -> Orders:
     """What the supervisor starts: this judge, and hosts for runners on ``device``."""
     filtered = bubblewrap.filter_reason() is None
     command = [sys.executable, "-s", "-P", "-m", "engine.trial.judge", str(channel), "supervised", REQUESTS, device]
-    command += hosts.value
+    command += [hosts.value] if hosts.value else []
     private = {"HOME": "/tmp", "TMPDIR": "/tmp", "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor", "TRITON_CACHE_DIR": "/tmp/triton"}
     judge = trial_sandbox.judge(command, {**_environment(device), **private, **bytecode.variables()}, filtered=filtered)
     return Orders(judge, trial_sandbox.host(device, filtered=filtered), channel, filtered)

@@ -92,6 +92,16 @@ def test_an_archive_writes_nowhere_else(caches: Path, tmp_path: Path, name: str)
     assert not list(tmp_path.rglob("outside"))
 
 
+def test_an_archive_has_plain_files_only(caches: Path, tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        link = tarfile.TarInfo("extensions/link")
+        link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path)
+        archive.addfile(link)
+    with pytest.raises(tarfile.TarError, match="extensions/link"):
+        unpacked(buffer.getvalue(), tmp_path)
+
+
 def test_a_builder_that_compares_times_finds_nothing_to_do(caches: Path, tmp_path: Path) -> None:
     folder = caches / "extensions" / "mine"
     folder.mkdir(parents=True)

@@ -13,7 +13,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 FOLDERS = {"extensions": "TORCH_EXTENSIONS_DIR", "inductor": "TORCHINDUCTOR_CACHE_DIR", "triton": "TRITON_CACHE_DIR"}
 """The caches, and the environment variables that name their folders."""
@@ -59,14 +59,30 @@ def unpack(archive: int) -> None:
         file.seek(0)
         with tempfile.TemporaryDirectory() as made:
             with tarfile.open(fileobj=file) as packed:
-                packed.extractall(made, filter="data")
-                for entry in packed.getmembers():
-                    if (at := entry.pax_headers.get(_TIME, "")).isdecimal():
-                        os.utime(os.path.join(made, entry.name), ns=(int(at), int(at)), follow_symlinks=False)
+                _extract(packed, Path(made))
             for name, variable in FOLDERS.items():
                 place = os.environ.get(variable)
                 if place and os.path.isdir(os.path.join(made, name)):
                     _publish(os.path.join(made, name), place)
+
+
+def _extract(packed: tarfile.TarFile, made: Path) -> None:
+    """Write the files and folders of an archive below ``made``, with their times (``extractall`` filters since 3.11.4 only)."""
+    times: list[tuple[Path, int]] = []
+    for entry in packed.getmembers():
+        name = PurePosixPath(entry.name)
+        if name.is_absolute() or ".." in name.parts or not (entry.isfile() or entry.isdir()):
+            raise tarfile.ExtractError(f"{entry.name!r} is not a plain file or folder of the caches")
+        place = made / name
+        (place if entry.isdir() else place.parent).mkdir(parents=True, exist_ok=True)
+        if (content := packed.extractfile(entry)) is not None:
+            with place.open("wb") as file:
+                shutil.copyfileobj(content, file)
+            place.chmod(entry.mode & 0o755)
+        if (at := entry.pax_headers.get(_TIME, "")).isdecimal():
+            times.append((place, int(at)))
+    for made_at, when in times:  # last: a file written into a folder changes the folder's
+        os.utime(made_at, ns=(when, when))
 
 
 def _publish(made: str, place: str) -> None:
