@@ -142,6 +142,24 @@ def test_baselines_are_called_in_samples_and_not_in_audits(judged: bool, monkeyp
     assert set(found.audits) == ({KERNEL, NULL} if judged else set())
 
 
+def test_a_few_samples_have_enough_audits_to_know_what_they_vary_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one audit on each workload of a suite, honest kernels were doubted for one late reply."""
+
+    def sample(_: object, contest: Contestants, *__: object) -> tuple[dict[str, Timing], list[object]]:
+        return {name: Timing(8.0, 13.0, 0.0, enqueue_us=5.0) for name in contest.everyone()}, []
+
+    monkeypatch.setattr(interleaving, "_sample", sample)
+    calibration = SimpleNamespace(distributions=(OWN, "x64"))
+    bed = SimpleNamespace(slots=8, calibration=calibration, draw=lambda *_: None, release=lambda *_: None)
+    runner = SimpleNamespace(has_run=True)
+    contest = Contestants({KERNEL: runner}, {"eager": runner}, {NULL: runner}, {KERNEL: "plan"})
+    quiet = SimpleNamespace(begin=lambda: None, is_present=lambda: False)
+    for seed in range(20):
+        setup = PairSetup(lambda: None, None, quiet, random.Random(seed), lambda: 0.0, holds=True)
+        found = interleaving.run_pair(bed, contest, shared_samples(6, 8), setup, CheckTally(), 1)
+        assert len(found.audits[KERNEL]) == len(found.audits[NULL]) >= 3
+
+
 @pytest.mark.parametrize(
     ("eager_s", "kernel_s", "samples", "most_perturbed"),
     [(0.2, 0.2, 6, 3), (2.0, 2.0, 2, 1), (0.2, 2.0, 6, 3), (2.0, 0.2, 2, 1)],

@@ -179,6 +179,7 @@ class _PairRun:
         self._perturbed_calls = PerturbedCalls(setup.order, distributions, self._wanted, most)
         self._perturbed_tally = CheckTally(tally.trials)
         self._holds = setup.holds and not contest.by_judges_clock
+        self._audits_calls = self._holds and bool(contest.judged)
 
     def run(self) -> PairTimes:
         """Take samples until there are enough. Raises TrialFailed."""
@@ -196,12 +197,18 @@ class _PairRun:
         return with_counted_times(found, self._contest.contracts, self._contest.baselines)
 
     def _lacks_samples(self) -> bool:
-        if len(self._rows) < self._wanted or self._perturbed_calls.remain:
+        if len(self._rows) < self._wanted or self._perturbed_calls.remain or self._lacks_audits():
             return True
         if len(self._rows) >= self._warm_up + _PATIENCE * self._samples:
             return False
         few = len(undisturbed_rows(self._rows[self._warm_up :])) < self._samples
         return few and self._setup.other_work.is_present()
+
+    def _lacks_audits(self) -> bool:
+        """Whether all samples are taken, and not enough audits to know what they vary by."""
+        if not (self._audits_calls and len(self._rows) >= self._wanted):
+            return False
+        return len(self._audits) < _FEWEST_AUDITS and not self._is_shortened
 
     def _burst(self) -> None:
         """Draw inputs for some slots, call everyone on each, then check all outputs."""
@@ -249,7 +256,8 @@ class _PairRun:
 
     def _is_audit(self) -> bool:
         """Whether the device is not held in the next call, for comparison. Baselines are trusted."""
-        return self._holds and bool(self._contest.judged) and _AUDITED * len(self._audits) < len(self._rows) - self._warm_up
+        is_due = _AUDITED * len(self._audits) < len(self._rows) - self._warm_up
+        return (self._audits_calls and is_due) or self._lacks_audits()
 
     def _order(self, slot: int) -> RunKernel:
         held = self._holds and not self._is_audit()
@@ -295,6 +303,9 @@ _PATIENCE = 3
 """Limit on samples, as a multiple of the wanted ones, to get enough undisturbed ones."""
 _AUDITED = 2
 """Samples with the device held per sample without."""
+_FEWEST_AUDITS = 3
+"""Audits of a pair at least: one says nothing of what they vary by. Where a suite's screens had one on each workload, 5 of 8
+honest kernels were doubted on an H200."""
 _HOLDS_US = (1000.0, 200.0, 100_000.0)
 """Microseconds that the device is held: before the first measurement, minimum, maximum."""
 
