@@ -80,10 +80,10 @@ class Party(Enum):
 
     RUNNER = (frozenset[str](), _NEW_NAMESPACES)
     """Hosts and runners."""
-    JUDGE = (frozenset({"process_vm_readv"}), _NEW_NAMESPACES)
-    """Reads the memory of runners."""
+    JUDGE = (frozenset({"process_vm_readv", "process_vm_writev"}), _NEW_NAMESPACES)
+    """Reads the outputs of modules in the memory of runners, and writes to them."""
     SUPERVISOR = (
-        frozenset({"process_vm_readv", "mount", "umount2", "pivot_root", "setns"}), _NEW_USER_NAMESPACE,
+        frozenset({"process_vm_readv", "process_vm_writev", "mount", "umount2", "pivot_root", "setns"}), _NEW_USER_NAMESPACE,
     )  # fmt: skip
     """Starts the sandboxes of judge and hosts; the filters of these come on top."""
 

@@ -108,6 +108,7 @@ def attempt(host: Host, number: int, *arguments: int) -> int:
     [
         "ptrace",
         "process_vm_readv",
+        "process_vm_writev",
         "bpf",
         "userfaultfd",
         "io_uring_setup",

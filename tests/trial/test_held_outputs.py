@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from dataclasses import dataclass
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 
 from engine.trial.judge import held_outputs
 from engine.trial.judge.held_outputs import HeldOutputs
+from engine.trial.judge.runner_memory import RunnerMemory
 from engine.trial.runner.modules import places_of
 
 CALLS = 60
@@ -29,6 +32,9 @@ class Memory:
 
     def elements(self, output: int, where: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
         return torch.index_select(self.made[output].view(words.dtype), 0, where)
+
+    def fill(self, output: int, count: int, byte: int) -> None:
+        self.made[output].view(torch.uint8)[:count] = byte
 
 
 def returned(held: HeldOutputs, made: torch.Tensor, lent: frozenset[int] = frozenset()) -> bool:
@@ -84,6 +90,38 @@ def test_memory_of_inputs_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not held.holding
     lent.fill_(1.0)
     assert not returned(held, torch.rand(300))
+
+
+def test_outputs_are_overwritten_once_they_are_held_no_longer() -> None:
+    held = HeldOutputs()
+    alive: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for _ in range(CALLS):
+        made = torch.rand(300)
+        alive.append((made, made.clone()))
+        assert not returned(held, made)
+        held.overwrite_let_go([made], frozenset())
+        untouched = [torch.equal(now, values) for now, values in alive]
+        assert sum(untouched) == held.holding
+        assert all((now != values).all() for (now, values), same in zip(alive, untouched, strict=True) if not same)
+
+
+def test_lent_and_empty_outputs_are_not_overwritten() -> None:
+    held, made = HeldOutputs(never=True), (torch.rand(3), torch.rand(0), torch.rand(5))
+    kept = made[0].clone()
+    assert not held.overwritten_by(Memory(made), made, {0})
+    held.overwrite_let_go(made, {0})
+    assert torch.equal(made[0], kept)
+    assert len(set(made[2].tolist()) | {math.nan}) <= 2
+
+
+def test_an_output_in_the_memory_of_a_process_is_filled() -> None:
+    size = (5 << 20) + 3
+    made = torch.zeros(size + 2, dtype=torch.uint8)
+    RunnerMemory(os.getpid(), (made.data_ptr() + 1,)).fill(0, size, 0x5B)
+    assert made[0] == made[-1] == 0
+    assert bool((made[1:-1] == 0x5B).all())
+    with pytest.raises(OSError, match=r".+"):
+        RunnerMemory(os.getpid(), (8,)).fill(0, 4, 0)
 
 
 def test_an_output_that_torch_lets_nobody_read_was_overwritten() -> None:

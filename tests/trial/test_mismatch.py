@@ -25,7 +25,7 @@ def reference(*shape: int) -> torch.Tensor:
 
 
 def tally(output: torch.Tensor, right: torch.Tensor, block: int = 1 << 20, poison: int = 0xFF) -> Mismatch | None:
-    found = MismatchTally("out", output, 1e-4, 1.0, poison)
+    found = MismatchTally("out", output, 1e-4, 1.0, (poison,))
     flat = right.reshape(-1)
     for start in range(0, flat.numel(), block):
         found.add(start, flat[start : start + block])
@@ -201,7 +201,7 @@ def test_a_small_offset_or_factor_is_no_matter_of_precision(name: str) -> None:
     right = reference(40, 50).float().double()
     output = right.float()
     changed = change(output)
-    found = MismatchTally("out", changed if isinstance(changed, torch.Tensor) else output, 1e-4, 1.0, 0xFF)
+    found = MismatchTally("out", changed if isinstance(changed, torch.Tensor) else output, 1e-4, 1.0, (0xFF,))
     found.add(0, right.reshape(-1))
     evidence = found.result("half precision")
     assert evidence is not None

@@ -276,7 +276,7 @@ def test_calls_of_a_burst_that_look_left_out_are_named(bench: Bed) -> None:
     for slot in slots:
         bench.refill(slot)
         bench.poison(slot)
-        poisons.append(bench.poison_of(slot))
+        poisons.append(bench.poisons_of(slot))
 
     def seen() -> tuple[int, ...]:
         watch = bench.watch(*slots)

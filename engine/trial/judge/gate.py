@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from msgspec.structs import replace as replace_fields
 
 from engine.domain.errors import DeviceError
 from engine.trial.judge.runner_memory import addresses_of_call
@@ -155,7 +156,7 @@ class Segments:
             arena.close_descriptors(fds)
             raise
         self.drop(address)
-        self._mapped[address] = (handle.size, arena.DeviceBorrowed(handle, fds.pop()))
+        self._mapped[address] = (handle.size, arena.DeviceBorrowed(replace_fields(handle, writable=True), fds.pop()))
 
     def drop(self, address: int) -> None:
         """Unmap a segment that was freed."""
@@ -197,6 +198,10 @@ class DeviceOutputs:
         """The elements at ``where``; ``words`` has the output's size and the elements' width. Raises OSError."""
         found = self._bytes(output, words.numel() * words.element_size())
         return torch.index_select(found.view(words.dtype), 0, where)
+
+    def fill(self, output: int, count: int, byte: int) -> None:
+        """Fill the output, of ``count`` bytes, in the order of the judge's stream. Raises OSError."""
+        self._bytes(output, count).fill_(byte)
 
     def _bytes(self, output: int, size: int) -> torch.Tensor:
         found = self.segments.at(self.addresses[output], size)

@@ -1,4 +1,7 @@
-"""Outputs of a module that its caller holds beyond their call: no later call may overwrite them. Imports torch."""
+"""Outputs of a module belong to their caller: it may hold them, and write to them before it lets them go. Imports torch.
+
+No later call may overwrite held outputs, and none may rely on what its process left in outputs that were let go.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import torch
 
 from engine.trial.judge.runner_memory import Outputs
 from engine.trial.judge.watch import Places
+from engine.trial.shared.layout import POISONS
 
 _HOLDING = 4
 """Calls of which one, at random, begins or ends holding its outputs."""
@@ -36,13 +40,14 @@ class HeldOutputs:
     others are held; each for a random number of calls, or until the process ends, so that buffers used in turn are found too.
 
     The judge draws, once a call has ended, and says so in the next order: the runner then keeps its references. Nothing that
-    a module does in its process decides whether the outputs are held, and the judge reads them there itself.
+    a module does in its process decides whether the outputs are held, and the judge reads and writes them there itself.
     """
 
     def __init__(self, *, never: bool = False) -> None:
         """``never``: hold none, where there is no memory for them."""
         self._rng = torch.Generator().manual_seed(secrets.randbits(63))
         self._held: tuple[_Held, ...] = ()
+        self._let_go: tuple[Outputs, ...] = ()
         self._is_first = True
         self._for_good = False
         self._never = never
@@ -60,13 +65,26 @@ class HeldOutputs:
         """
         if any(held.is_overwritten() for held in self._held):
             return True
-        if self._never:
-            return False
-        if not self._for_good and (self._is_first or secrets.randbelow(_HOLDING) == 0):
+        earlier = self._held
+        if not (self._never or self._for_good) and (self._is_first or secrets.randbelow(_HOLDING) == 0):
             self._held = () if self._held else tuple(self._taken(outputs, likes, lent))
             self._for_good = self.holding and secrets.randbelow(_FOR_GOOD) == 0
         self._is_first = False
+        kept = self._held[0].outputs if self._held else None
+        self._let_go = tuple(one for one in (*(held.outputs for held in earlier[:1]), outputs) if one is not kept)
         return False
+
+    def overwrite_let_go(self, likes: Sequence[torch.Tensor], lent: Collection[int]) -> None:
+        """Fill the outputs that are held no longer with poison, as a caller may write to its own before it lets them go.
+
+        All of them after every call: in time, what a module fills once and trusts later saves it nothing. ``likes`` and
+        ``lent`` as in ``overwritten_by``. Raises OSError if the memory is gone or cannot be written.
+        """
+        for outputs in self._let_go:
+            for index, like in enumerate(likes):
+                if index not in lent and like.numel():
+                    outputs.fill(index, like.numel() * like.element_size(), secrets.choice(POISONS))
+        self._let_go = ()
 
     def _taken(self, outputs: Outputs, likes: Sequence[torch.Tensor], lent: Collection[int]) -> list[_Held]:
         places = [(index, Places(like, self._rng)) for index, like in enumerate(likes) if index not in lent]

@@ -115,15 +115,21 @@ def unreadable_outputs_fail() -> Iterator[None]:
 def receive_delivered(bed: TestBed, runner: RunnerClient, slot: int) -> None:
     """Take a module's outputs from where it made them, and check that those of earlier calls that are held have stayed.
 
-    Raises TrialFailed, OSError.
+    Those that are held no longer are overwritten there. Raises TrialFailed, OSError.
     """
     if runner.delivered is None:
         if runner.delivers:
             raise TrialFailed(FailureKind.REJECTED, "its reply does not say where its outputs are: did the kernel forge it?")
         return
     bed.receive(slot, runner.delivered)
-    if runner.held.overwritten_by(runner.delivered, bed.outputs(slot), bed.reference.lent_outputs):
-        raise TrialFailed(FailureKind.REJECTED, _overwritten(runner.delivered, bed.reference.lent_outputs))
+    likes, lent = bed.outputs(slot), bed.reference.lent_outputs
+    if runner.held.overwritten_by(runner.delivered, likes, lent):
+        raise TrialFailed(FailureKind.REJECTED, _overwritten(runner.delivered, lent))
+    try:
+        runner.held.overwrite_let_go(likes, lent)
+    except OSError as error:
+        raise TrialFailed(FailureKind.REJECTED, f"a caller cannot write to its output: {error.strerror}") from error
+    bed.settle()
 
 
 def _overwritten(delivered: Outputs, lent: Collection[int]) -> str:

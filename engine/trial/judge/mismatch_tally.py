@@ -35,14 +35,16 @@ class MismatchTally:
     Integers and booleans are wrong where they differ.
     """
 
-    def __init__(self, name: str, output: torch.Tensor, limit: float, unit: float, poison: int, *, flat: bool = False) -> None:
-        """``poison``: the byte that filled the output before the call."""
+    def __init__(
+        self, name: str, output: torch.Tensor, limit: float, unit: float, poisons: Sequence[int], *, flat: bool = False
+    ) -> None:
+        """``poisons``: the bytes that may have filled the output before the call."""
         self._name, self._limit, self._unit, self._flat = name, limit, unit, flat
         self._output = torch.view_as_real(output) if output.dtype.is_complex else output
         self._shape = tuple(self._output.shape)
         self._values = self._output.contiguous().reshape(-1)
         self._bytes = self._values.view(torch.uint8).reshape(self._values.numel(), -1) if self._values.numel() else None
-        self._poison = poison
+        self._poisons = poisons
         rank = len(self._shape)
         self._strides = [math.prod(self._shape[d + 1 :]) for d in range(rank)]
         self._low, self._high = [2**62] * rank, [-1] * rank
@@ -96,14 +98,14 @@ class MismatchTally:
     def _keep(self, at: int, expected: float, got: float, error: float) -> None:
         index = tuple(at // stride % extent for stride, extent in zip(self._strides, self._shape, strict=True))
         assert self._bytes is not None
-        written = not bool((self._bytes[at] == self._poison).all())
+        written = not bool(hold_one_of(self._poisons, self._bytes[at : at + 1]))
         self._examples[at] = WrongElement(index, expected, got, error, written)
         wanted = {self._first, -self._worst[1], self._last}
         self._examples = {place: one for place, one in self._examples.items() if place in wanted or place == at}
 
     def _kinds(self, at: torch.Tensor, got: torch.Tensor, right: torch.Tensor) -> None:
         assert self._bytes is not None
-        self._not_written += int((self._bytes[at] == self._poison).all(dim=1).sum())
+        self._not_written += int(hold_one_of(self._poisons, self._bytes[at]).sum())
         o, e = got.double(), right.double()
         both = torch.isfinite(o) & torch.isfinite(e)
         self._not_finite += int((~torch.isfinite(o) & torch.isfinite(e)).sum())
@@ -171,12 +173,12 @@ def evidence(
     expected: Sequence[torch.Tensor],
     names: Sequence[str],
     classes: Mapping[str, ClassErrors],
-    poison: int,
+    poisons: Sequence[int],
 ) -> tuple[Mismatch, ...]:
     """The wrong elements of outputs that failed the check with these errors and limits, most wrong first."""
     found: list[Mismatch] = []
     for output, right, name in zip(outputs, expected, names, strict=True):
-        tally = _tally(policy, errors, limit, output, right, name, poison)
+        tally = _tally(policy, errors, limit, output, right, name, poisons)
         flat = right.reshape(-1)
         for start in range(0, flat.numel(), BLOCK):
             tally.add(start, flat[start : start + BLOCK].to(output.device))
@@ -186,16 +188,22 @@ def evidence(
 
 
 def _tally(
-    policy: Policy, errors: Errors, limit: ClassErrors, output: torch.Tensor, right: torch.Tensor, name: str, poison: int
+    policy: Policy,
+    errors: Errors,
+    limit: ClassErrors,
+    output: torch.Tensor,
+    right: torch.Tensor,
+    name: str,
+    poisons: Sequence[int],
 ) -> MismatchTally:
     if compared_exactly(output):
-        return MismatchTally(name, output, 0.0, 1.0, poison)
+        return MismatchTally(name, output, 0.0, 1.0, poisons)
     if isinstance(policy, AllclosePolicy):
-        return MismatchTally(name, output, policy.tolerance, 1.0, poison)
+        return MismatchTally(name, output, policy.tolerance, 1.0, poisons)
     unit = _unit(right)
     if errors.flaw or errors.max_scaled > limit.max_scaled:
-        return MismatchTally(name, output, limit.max_scaled, unit, poison)
-    return MismatchTally(name, output, limit.rel_fro, unit, poison, flat=True)
+        return MismatchTally(name, output, limit.max_scaled, unit, poisons)
+    return MismatchTally(name, output, limit.rel_fro, unit, poisons, flat=True)
 
 
 def _unit(reference: torch.Tensor) -> float:
@@ -231,8 +239,15 @@ def _happens(dtype: torch.dtype, held: int, wrong: int) -> bool:
     return held < wrong and not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
 
 
-def unwritten(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], names: Sequence[str], poison: int) -> str:
-    """A message on elements of a wrong output that still hold the poison; empty if there are none.
+def hold_one_of(poisons: Sequence[int], rows: torch.Tensor) -> torch.Tensor:
+    """Which rows of bytes repeat one of these bytes."""
+    return torch.stack([(rows == poison).all(dim=1) for poison in poisons]).any(dim=0)
+
+
+def unwritten(
+    outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], names: Sequence[str], poisons: Sequence[int]
+) -> str:
+    """A message on elements of a wrong output that still hold one of the poisons; empty if there are none.
 
     Right outputs can equal the poison (a byte of 0x5B, −1, NaN); they are not reported as unwritten. Nor are wrong integers
     that happen to equal it.
@@ -244,7 +259,7 @@ def unwritten(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor],
         for mine, wide in in_blocks(output, reference):
             right = wide.to(mine.dtype)
             differs = (as_rows_of_bytes(mine) != as_rows_of_bytes(right)).any(dim=1) & ~(mine.isnan() & right.isnan())
-            untouched = (as_rows_of_bytes(mine) == poison).all(dim=1) & differs
+            untouched = hold_one_of(poisons, as_rows_of_bytes(mine)) & differs
             wrong += int(differs.sum())
             if here := int(untouched.sum()):
                 first = done + int(torch.nonzero(untouched)[0]) if first < 0 else first

@@ -66,7 +66,7 @@ class ProcessPool:
         self._empty_arguments: dict[int, tuple[object, ...]] = {}
         """By reference (``id``): arguments of ``forward`` with empty tensors."""
         self._stopwatch_code = b""
-        self._reads_memory: bool | None = None
+        self._reaches_memory: bool | None = None
         self._keeps_processes, self._keeps_checked = True, False
         self._baselines_ahead = self._pairs_ahead = 0
         self._warm_bytes = 0
@@ -312,20 +312,22 @@ class ProcessPool:
         return runner
 
     def _copies_outputs(self, bed: TestBed) -> bool:
-        """Whether modules copy their outputs to lent memory: on a CPU where the judge cannot read a runner's memory."""
-        if self._reads_memory is None:
-            self._reads_memory = self._device.kind == "cuda" or self._can_read_memory(bed)
-        return not self._reads_memory
+        """Whether modules copy their outputs to lent memory: on a CPU where the judge cannot reach a runner's memory."""
+        if self._reaches_memory is None:
+            self._reaches_memory = self._device.kind == "cuda" or self._can_reach_memory(bed)
+        return not self._reaches_memory
 
-    def _can_read_memory(self, bed: TestBed) -> bool:
-        """Whether the judge can read the memory of a null runner, which is loaded for it as if it could."""
-        self._reads_memory = True
+    def _can_reach_memory(self, bed: TestBed) -> bool:
+        """Whether the judge can read and write the memory of a null runner, which is loaded for it as if it could."""
+        self._reaches_memory = True
         runner = self.null_runners(bed, {})[null_name("module", {})]
         runner.stand_by()
         runner.call(RunKernel(0))
         try:
             if runner.delivered is not None:
-                runner.delivered.copy_to(0, torch.empty(1, dtype=torch.uint8))
+                byte = torch.empty(1, dtype=torch.uint8)
+                runner.delivered.copy_to(0, byte)
+                runner.delivered.fill(0, 1, int(byte))
                 return True
         except OSError:
             pass  # denied here: the caller has outputs copied

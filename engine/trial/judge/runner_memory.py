@@ -1,13 +1,14 @@
-"""Reads a module's outputs where it made them: in the memory of its runner, which is frozen. Imports torch.
+"""Reads and writes a module's outputs where it made them: in the memory of its runner, which is frozen. Imports torch.
 
-``process_vm_readv`` needs the right to trace the process: it has the judge's user id, and its user namespace is a child of the
-judge's. Where the system denies it, runners copy outputs to lent memory instead.
+``process_vm_readv`` and ``process_vm_writev`` need the right to trace the process: it has the judge's user id, and its user
+namespace is a child of the judge's. Where the system denies it, runners copy outputs to lent memory instead.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +19,8 @@ _MOST_PIECES = 512
 """Pieces per system call; Linux allows 1024."""
 _MOST_BYTES = 1 << 30
 """Bytes per system call; Linux reads at most 2 GiB."""
+_FILL = 1 << 21
+"""Bytes of the block that outputs are filled from: so many pieces of it are ``_MOST_BYTES``."""
 
 
 class _MemoryPiece(ctypes.Structure):
@@ -36,6 +39,8 @@ class Outputs(Protocol):
 
     def elements(self, output: int, where: torch.Tensor, words: torch.Tensor) -> torch.Tensor: ...
 
+    def fill(self, output: int, count: int, byte: int) -> None: ...
+
 
 def addresses_of_call(addresses: tuple[int, ...], call: int, calls: int) -> tuple[int, ...]:
     """One call's share of the addresses that a burst reported, those of its last ``calls`` calls in order. Raises OSError."""
@@ -46,7 +51,7 @@ def addresses_of_call(addresses: tuple[int, ...], call: int, calls: int) -> tupl
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.process_vm_readv.restype = ctypes.c_ssize_t
+_libc.process_vm_readv.restype = _libc.process_vm_writev.restype = ctypes.c_ssize_t
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,18 @@ class RunnerMemory:
             self._read([_MemoryPiece(found.data_ptr() + first * width, count)], pieces, count)
         return found
 
+    def fill(self, output: int, count: int, byte: int) -> None:
+        """Fill the output, of ``count`` bytes. One in an input's memory stays as it is. Raises OSError."""
+        block, place = torch.full((min(count, _FILL),), byte, dtype=torch.uint8), self.addresses[output]
+        try:
+            for start in range(0, count, _MOST_BYTES):
+                end = min(start + _MOST_BYTES, count)
+                pieces = [_MemoryPiece(block.data_ptr(), min(_FILL, end - at)) for at in range(start, end, _FILL)]
+                self._transfer(_libc.process_vm_writev, pieces, [_MemoryPiece(place + start, end - start)], end - start)
+        except OSError:
+            if not self.is_lent_input(output):
+                raise
+
     def is_lent_input(self, output: int) -> bool:
         """Whether the output lies in an input's memory, which is the only shared memory that its process can only read."""
         try:
@@ -91,8 +108,11 @@ class RunnerMemory:
         return False
 
     def _read(self, here: list[_MemoryPiece], there: list[_MemoryPiece], count: int) -> None:
+        self._transfer(_libc.process_vm_readv, here, there, count)
+
+    def _transfer(self, call: Callable[..., int], here: list[_MemoryPiece], there: list[_MemoryPiece], count: int) -> None:
         local, remote = (_MemoryPiece * len(here))(*here), (_MemoryPiece * len(there))(*there)
-        done = _libc.process_vm_readv(self.process, local, len(here), remote, len(there), 0)
+        done = call(self.process, local, len(here), remote, len(there), 0)
         if done != count:
             error = ctypes.get_errno() if done < 0 else 0
             raise OSError(error, os.strerror(error) if error else "its memory ends there")

@@ -229,7 +229,7 @@ class SustainedTrial:
             if watch is not None:
                 if watch.outputs_changed():
                     raise still_written()
-                suspects = watch.left_out([bed.poison_of(slot) for slot in slots])
+                suspects = watch.left_out([bed.poisons_of(slot) for slot in slots])
             if delivered is not None:
                 for call in suspects:
                     bed.receive(slots[call], delivered.of_call(call, len(slots)))

@@ -97,7 +97,7 @@ class TestBed:
         """The inputs of a slot in the judge's own memory; ``None``: to be drawn again."""
         self._known: tuple[tuple[_Draw, int, int | None], Sequence[torch.Tensor]] | None = None
         """The last expected outputs, and the inputs and weights that they belong to."""
-        self._poison = [NAN_BYTES] * self.slots
+        self._poisons: list[tuple[int, ...]] = [(NAN_BYTES,)] * self.slots
         self._rng = torch.Generator().manual_seed(fresh_seed())
         self._taker = OutputTaker(saves_memory=plan.copies_on_host, leaves=not reference.changes_inputs)
         self._guards = Guards(self.layout, self._inputs, self._written)
@@ -248,14 +248,15 @@ class TestBed:
 
     def poison(self, slot: int) -> None:
         """Fill the outputs with poison to detect unwritten elements."""
-        self._poison[slot] = secrets.choice(POISONS)
+        poison = secrets.choice(POISONS)
+        self._poisons[slot] = (poison,)
         for operand in self._written_slots(slot):
-            self._outputs.raw(operand.offset, operand.offset + operand.nbytes).fill_(self._poison[slot])
+            self._outputs.raw(operand.offset, operand.offset + operand.nbytes).fill_(poison)
         self.settle()
 
-    def poison_of(self, slot: int) -> int:
-        """The byte that the outputs of ``slot`` were last filled with."""
-        return self._poison[slot]
+    def poisons_of(self, slot: int) -> tuple[int, ...]:
+        """The bytes that elements of the outputs of ``slot`` hold which were not written."""
+        return self._poisons[slot]
 
     def settle(self) -> None:
         """Wait until the device has finished the judge's work."""
@@ -298,8 +299,8 @@ class TestBed:
         ruling = early or self.calibration.policy.rule(actual, expected, self._names, distribution, asked)
         ruling = unless_undefined(ruling, asked, distribution)
         if not ruling.passed:
-            ruling = replace(ruling, evidence=self._evidence(ruling, actual, expected, distribution, self._poison[slot]))
-            if flaw := unwritten(actual, expected, self._names, self._poison[slot]):
+            ruling = replace(ruling, evidence=self._evidence(ruling, actual, expected, distribution, self._poisons[slot]))
+            if flaw := unwritten(actual, expected, self._names, self._poisons[slot]):
                 ruling = replace(ruling, errors=replace(ruling.errors, flaw=flaw))
         return Findings(ruling, self._flaw(slot, taken) or changed)
 
@@ -326,11 +327,11 @@ class TestBed:
 
     def _evidence(
         self, ruling: CheckResult, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], distribution: str,
-        poison: int,
+        poisons: Sequence[int],
     ) -> tuple[Mismatch, ...]:  # fmt: skip
         policy = self.calibration.policy
         limit = ruling.limit or policy.limit(distribution)
-        return evidence(policy, ruling.errors, limit, outputs, expected, self._names, policy.classes[distribution], poison)
+        return evidence(policy, ruling.errors, limit, outputs, expected, self._names, policy.classes[distribution], poisons)
 
     def _flaw(self, slot: int, taken: Taken | None) -> str:
         """The rule of the trial that a call broke after or beside its outputs; empty if it broke none."""
@@ -374,7 +375,7 @@ class TestBed:
 
     def receive(self, slot: int, outputs: Outputs) -> None:
         """Copy a module's outputs to ``slot`` from where it made them; its runner is frozen. Raises OSError."""
-        written = self._written_slots(slot)
+        written, self._poisons[slot] = self._written_slots(slot), POISONS
         if len(outputs.addresses) != len(written):
             raise OSError(0, f"{len(outputs.addresses)} outputs instead of {len(written)}")
         for index, operand in enumerate(written):

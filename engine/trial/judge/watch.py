@@ -61,17 +61,17 @@ class Watch:
             raise self._values_at_reply
         return not all(map(torch.equal, self._values_at_reply, self._read()))
 
-    def left_out(self, poisons: Sequence[int]) -> tuple[int, ...]:
+    def left_out(self, poisons: Sequence[Sequence[int]]) -> tuple[int, ...]:
         """Calls of a burst that were perhaps left out: one whose outputs held their poison at the reply, or two with the same.
 
-        ``poisons``: the byte that each call's outputs were filled with. Right outputs can look so: check what is returned.
+        ``poisons``: the bytes that may have filled each call's outputs. Right outputs can look so: check what is returned.
         """
         if isinstance(self._values_at_reply, OSError):
             return ()
         values, each = self._values_at_reply, len(self._values_at_reply) // len(poisons)
         calls = [torch.cat([one.view(torch.uint8) for one in values[c * each : (c + 1) * each]]) for c in range(len(poisons))]
-        for call, poison in enumerate(poisons):
-            if calls[call].numel() and bool((calls[call] == poison).all()):
+        for call, some in enumerate(poisons):
+            if calls[call].numel() and any(bool((calls[call] == poison).all()) for poison in some):
                 return (call,)
         pairs = itertools.combinations(range(len(calls)), 2)
         return next(((one, other) for one, other in pairs if torch.equal(calls[one], calls[other])), ())
