@@ -279,8 +279,10 @@ class FleetBench:
 
     async def close(self) -> None:
         """End all workers and builders; idempotent."""
-        await asyncio.gather(self._workers.close(), self._builders.close())
-        await self._launcher.close()
+        try:
+            await asyncio.gather(self._workers.close(), self._builders.close())
+        finally:
+            await self._launcher.close()
 
 
 def _joined(worker: FleetWorker, opened: m.OpenedWorker) -> e.WorkerJoined:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from engine.fleet.messages import LONGEST_FRAME, one_line
 from engine.fleet.places import WorkerPlace
 from engine.fleet.server import LENGTH
 from engine.sandbox.bubblewrap import without_devices
-from engine.sandbox.process import close_pipes, kill_tree
+from engine.sandbox.process import end_group, kill_tree, started, to_its_end
 
 _KEPT_STDERR = 4000
 _GRACE_S = 10.0
@@ -112,12 +111,13 @@ class ProcessLink:
         cores = ",".join(map(str, place.cores))
         with theirs:
             try:
-                process = await asyncio.create_subprocess_exec(
+                starting = asyncio.create_subprocess_exec(
                     *command, str(theirs.fileno()), place.device, cores, pass_fds=(theirs.fileno(),),
                     env=dict(environment) if environment is not None else worker_environment(place),
                     stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
                     start_new_session=True,
                 )  # fmt: skip
+                process = await started(starting, lambda process: end_group(process, 0))
             except OSError as error:
                 ours.close()
                 raise EspalierError(f"the worker of {place.name} does not start: {error.strerror}") from error
@@ -168,15 +168,20 @@ class ProcessLink:
         writer, self._writer, self._reader = self._writer, None, None
         if writer is not None:
             writer.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GRACE_S):
-                await self._process.wait()
-        await asyncio.to_thread(self.kill)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        await self._process.wait()
-        self._words.cancel()
-        close_pipes(self._process)
+        try:
+            await to_its_end(self._end())
+        finally:
+            self._words.cancel()
+
+    async def _end(self) -> None:
+        """The worker's whole tree: it has started processes with groups of their own."""
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GRACE_S):
+                    await self._process.wait()
+            await asyncio.to_thread(self.kill)
+        finally:
+            await end_group(self._process, 0)
 
 
 async def _tail(stream: asyncio.StreamReader) -> bytes:

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from engine.journal.user_folders import cache_root
+from engine.sandbox.process import closing_pipes
 
 VARIABLE = "PYTHONPYCACHEPREFIX"
 _PROGRAM = """
@@ -92,7 +93,8 @@ async def _import(environment: dict[str, str]) -> None:
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            with closing_pipes(process):
+                await process.wait()
 
 
 def _file() -> Path | None:

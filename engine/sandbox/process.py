@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -66,7 +66,7 @@ async def run(
     except TimeoutError:
         timed_out = True
     finally:
-        await asyncio.shield(_end(process, GRACE if exceeded is None else 0))
+        await to_its_end(_end(process, GRACE if exceeded is None else 0))
     status = process.returncode if process.returncode is not None else -signal.SIGKILL
     return ProcessResult(status, output.decode("utf-8", "replace"), time.monotonic() - began, timed_out, exceeded)
 
@@ -93,12 +93,33 @@ async def started(starting: Coroutine[object, object, Started], end: Callable[[S
         OSError: it cannot be started.
     """
     task = asyncio.ensure_future(starting)
+
+    async def end_once_started() -> None:
+        with contextlib.suppress(OSError):
+            await end(await task)
+
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        with contextlib.suppress(OSError):
-            await end(await task)
+        await to_its_end(end_once_started())
         raise
+
+
+async def to_its_end(ending: Coroutine[object, object, None]) -> None:
+    """Await ``ending``, which goes on if this is cancelled, however often; it is raised then.
+
+    Closing a session cancels its work, and SIGINT then cancels the closing: a process that was being ended must not stay.
+    """
+    task = asyncio.ensure_future(ending)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()
 
 
 async def _ended_or_exceeded(
@@ -132,26 +153,45 @@ async def _drain(process: asyncio.subprocess.Process, output: bytearray, kept: i
 async def _end(process: asyncio.subprocess.Process, grace: float) -> None:
     """End the group: SIGTERM while its leader lives, after ``grace`` seconds SIGKILL, also for what a dead leader left behind.
 
-    Descendants in other groups are killed too: bubblewrap may die before its children are set to die with it.
+    Descendants in other groups are killed too: bubblewrap may die before its children are set to die with it. Cancelled, as by
+    an event loop that closes, it sends SIGKILL at once.
     """
     descendants: list[tuple[int, str]] = []
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGSTOP)  # no forks between listing and killing
-        await _stopped(process.pid)
-        descendants = _descendants(process.pid)
-        if grace:
-            _signal(process.pid, signal.SIGTERM)
-            _signal(process.pid, signal.SIGCONT)
+    try:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGSTOP)  # no forks between listing and killing
+            await _stopped(process.pid)
+            descendants = _descendants(process.pid)
+            if grace:
+                _signal(process.pid, signal.SIGTERM)
+                _signal(process.pid, signal.SIGCONT)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(_exited(process), grace)
+    finally:
+        _signal(process.pid, signal.SIGKILL)
+        for pid, born in descendants:
+            if _stat(pid)[2] == born:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        with closing_pipes(process):
+            await _exited(process)
+
+
+async def end_group(process: asyncio.subprocess.Process, grace: float) -> None:
+    """Wait ``grace`` seconds for a process that was asked to end, then kill its group, and close its pipes.
+
+    Cancelled, as by an event loop that closes, it kills at once.
+    """
+    try:
+        if process.returncode is None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(_exited(process), grace)
-    _signal(process.pid, signal.SIGKILL)
-    for pid, born in descendants:
-        if _stat(pid)[2] == born:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-    await _exited(process)
-    close_pipes(process)
+                async with asyncio.timeout(grace):
+                    await process.wait()
+    finally:
+        _signal(process.pid, signal.SIGKILL)
+        with closing_pipes(process):
+            await process.wait()
 
 
 def kill_tree(leader: int, seconds: float) -> None:
@@ -205,11 +245,18 @@ def _stat(pid: int) -> tuple[str, int, str]:
     return fields[0], int(fields[1]), fields[19]
 
 
-def close_pipes(process: asyncio.subprocess.Process) -> None:
-    """Close an ended process's pipes now, even if other processes still hold their other end."""
-    transport: asyncio.SubprocessTransport | None = getattr(process, "_transport", None)
-    if transport is not None:
-        transport.close()
+@contextlib.contextmanager
+def closing_pipes(process: asyncio.subprocess.Process) -> Iterator[None]:
+    """Close the pipes of a process that ends within, even if other processes still hold their other end.
+
+    Also if that is cancelled: a transport that is open when its event loop has closed ends in a traceback.
+    """
+    try:
+        yield
+    finally:
+        transport: asyncio.SubprocessTransport | None = getattr(process, "_transport", None)
+        if transport is not None:
+            transport.close()
 
 
 def _signal(group: int, number: signal.Signals) -> None:

@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -185,21 +186,18 @@ class LiveSession:
         if self._closed:
             return
         self._closed = True
-        if self._inbox_task is not None:
-            self._inbox_task.cancel()
-        if self._run_task is not None and self._run_task is not asyncio.current_task():
-            self._run_task.cancel()
-            await asyncio.wait({self._run_task})
-        try:
+        async with AsyncExitStack() as then:  # in reverse order, also if a step is cancelled or fails
+            then.callback(self._writer.close)
+            then.callback(self._progress.close)
+            then.push_async_callback(self._ports.bench.close)
+            then.push_async_callback(self._ports.ideas.close)
+            if self._inbox_task is not None:
+                self._inbox_task.cancel()
+            if self._run_task is not None and self._run_task is not asyncio.current_task():
+                self._run_task.cancel()
+                await asyncio.wait({self._run_task})
             await self._tasks.drop_all()
             self._record_interruption()
-            try:
-                await self._ports.ideas.close()
-            finally:
-                await self._ports.bench.close()
-        finally:
-            self._progress.close()
-            self._writer.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -340,8 +340,10 @@ class TrialBench:
         return self._judge.lease.held(say)
 
     async def close(self) -> None:
-        await self._builds.close()
-        await self._judge.close()
+        try:
+            await self._builds.close()
+        finally:
+            await self._judge.close()
 
 
 def _with_hot_code(counters: Profile, hot: HotCode | NoHotCode, device: Device) -> Profile:

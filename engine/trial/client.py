@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import struct
 import sys
@@ -22,7 +21,7 @@ import msgspec
 import engine
 from engine.domain.errors import DeviceError, EspalierError, JournalError, ProblemError, ProposerError, SandboxError, printable
 from engine.sandbox import bubblewrap, bytecode, python_process, trial_sandbox
-from engine.sandbox.process import close_pipes, kill_tree
+from engine.sandbox.process import end_group, kill_tree, started, to_its_end
 from engine.sandbox.supervisor import HOSTS, HOSTS_NOW, REQUESTS, Orders
 from engine.trial import protocol as p
 
@@ -102,10 +101,11 @@ class JudgeClient:
                 argv = trial_sandbox.outer(trial_sandbox.supervisor(lifeline.fileno()), device)
                 environment = trial_sandbox.supervisor_environment()
             try:
-                self._process = await asyncio.create_subprocess_exec(
+                starting = asyncio.create_subprocess_exec(
                     *argv, pass_fds=inherited, env=environment, stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, start_new_session=True,
                 )  # fmt: skip
+                self._process = await started(starting, lambda process: end_group(process, 0))
             finally:
                 if sandboxed:
                     lifeline.close()
@@ -199,16 +199,11 @@ class JudgeClient:
         self._socket = self._lifeline = None
         if process is None:
             return
-        if process.returncode is None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_GRACE_S):
-                    await process.wait()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-        if words is not None:
-            words.cancel()
-        close_pipes(process)
+        try:
+            await to_its_end(end_group(process, _GRACE_S))
+        finally:
+            if words is not None:
+                words.cancel()
 
 
 async def _tail(stream: asyncio.StreamReader) -> bytes:

@@ -22,6 +22,7 @@ from engine.session.fake_bench import FakeBench
 from engine.session.live import LiveSession
 from engine.session.outcome import EngineStopped, SessionEnded
 from engine.session.perform import Ceilings
+from engine.session.writer import SessionWriter
 
 
 class Faulty(FakeBench):
@@ -197,6 +198,37 @@ def test_closing_cancels_a_run_in_another_task(tmp_path: Path) -> None:
         return task.cancelled()
 
     assert sessions.run(run)
+
+
+@pytest.mark.parametrize("moment", range(1, 6))
+def test_a_close_that_is_cancelled_closes_the_ports_and_the_journal(tmp_path: Path, moment: int) -> None:
+    """As by SIGINT while ``run --time`` is closing."""
+
+    class Slow(Faulty):
+        """Takes a while to give up its work."""
+
+        async def build(self, kernel: object, *args: object) -> object:
+            try:
+                return await super().build(kernel, *args)
+            finally:
+                await asyncio.sleep(0.01)
+
+    async def run() -> int:
+        bench = Slow(tmp_path, "build", "k1", None)
+        live = LiveSession.create(tmp_path, opened(), ports(tmp_path, bench=bench))
+        running = asyncio.create_task(live.run())
+        while not live.in_hand:
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(live.close())
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([closing, running])
+        assert closing.cancelled()
+        return bench.closed
+
+    assert sessions.run(run) == 1
+    SessionWriter.open(tmp_path, lambda: 0.0).close()
 
 
 def _model(repairs: dict[tuple[str, int], str]) -> ScriptedProposer:

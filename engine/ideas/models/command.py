@@ -27,7 +27,7 @@ from engine.ideas.models.keys import held_variables, scrub
 from engine.ideas.models.model import ModelError, OnText, Prompt, Reply, Spent, Trouble
 from engine.ideas.models.retry_policy import DEFAULT_POLICY, RetryPolicy, one_line, time_limit, with_schema
 from engine.sandbox.confinement import CommandLimits, LimitsOnly
-from engine.sandbox.process import started
+from engine.sandbox.process import started, to_its_end
 
 OUTPUT_BYTES = 4 << 20
 """The longest reply."""
@@ -127,7 +127,7 @@ class CommandModel:
         except TimeoutError:
             raise self._failed(Trouble.UNREACHABLE, f"no complete reply in {seconds:g} s", reply.last_error_line) from None
         finally:
-            await asyncio.shield(_terminate(transport, reply))
+            await to_its_end(_terminate(transport, reply))
         return self._reply(transport.get_returncode(), reply)
 
     async def close(self) -> None:
@@ -235,15 +235,19 @@ class _CommandProcess(asyncio.SubprocessProtocol):
 async def _terminate(transport: asyncio.SubprocessTransport, process: _CommandProcess) -> None:
     """Kill the process group, read its last output, and close the pipes."""
     group = transport.get_pid()
-    if not process.exited.is_set():
-        _signal(group, signal.SIGTERM)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.exited.wait(), GRACE)
-    _signal(group, signal.SIGKILL)
-    await process.exited.wait()
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(process.pipes_closed.wait(), GRACE)
-    transport.close()
+    try:
+        if not process.exited.is_set():
+            _signal(group, signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.exited.wait(), GRACE)
+    finally:
+        _signal(group, signal.SIGKILL)
+        try:
+            await process.exited.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.pipes_closed.wait(), GRACE)
+        finally:
+            transport.close()
 
 
 def _signal(group: int, number: signal.Signals) -> None:
