@@ -85,7 +85,13 @@ or a provider (resume with `espalier open`), 4 no kernel whose time is corrobora
 @click.option("--baselines", type=o.NameList(BASELINES), default=(), metavar="NAME,...", help="Further baselines to measure.")
 @click.option("--mode", type=o.ApprovalMode(), metavar="ask|ask:SECONDS|autopilot",
               help="Who approves ideas. Default: ask in the terminal UI, autopilot without.")  # fmt: skip
-@click.option("--time", "seconds", type=o.Duration(), metavar="TIME", help="Stop after this long: 90, 15m or 2h.")
+@click.option(
+    "--time",
+    "seconds",
+    type=o.Duration(),
+    metavar="TIME",
+    help="Start no new work after this long: 90, 15m or 2h. What runs is finished, and the best kernel is confirmed.",
+)
 @click.option("--kernels", type=_COUNT, metavar="N", help="Stop at this many kernels.")
 @click.option("--plateau", type=_COUNT, default=3, show_default=True, metavar="N",
               help="Stop after this many rounds without a new incumbent.")  # fmt: skip

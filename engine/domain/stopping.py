@@ -27,7 +27,7 @@ def stop_reason(state: SessionState) -> str | None:
     sol = best.measurement.light if best and best.measurement else None
     if limits.rounds is not None and (done := queries.rounds_done(state)) >= limits.rounds:
         return f"{done} of {limits.rounds} rounds done"
-    if limits.seconds is not None and state.active_seconds >= limits.seconds:
+    if limits.seconds is not None and is_out_of_time(state):
         return f"time limit of {limits.seconds:g} s reached"
     if limits.kernels is not None and len(state.kernels) >= limits.kernels:
         return f"limit of {limits.kernels} kernels reached"
@@ -38,6 +38,11 @@ def stop_reason(state: SessionState) -> str | None:
     if limits.plateau and queries.stalled_rounds(state) >= limits.plateau:
         return f"no new incumbent in {queries.stalled_rounds(state)} rounds"
     return _exhausted(state) or _without_kernels(state)
+
+
+def is_out_of_time(state: SessionState) -> bool:
+    """Whether the session's time limit is reached."""
+    return state.limits.seconds is not None and state.active_seconds >= state.limits.seconds
 
 
 def may_go_on(state: SessionState) -> bool:

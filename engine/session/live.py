@@ -20,7 +20,7 @@ from typing import Self
 
 from engine.domain import commands as c
 from engine.domain import events as e
-from engine.domain import queries, rules
+from engine.domain import queries, rules, stopping
 from engine.domain import work as w
 from engine.domain.errors import CommandRejected, JournalError
 from engine.domain.model import ENGINE, ENGINEER, Author, Blob, Contract, Dialect
@@ -41,6 +41,8 @@ from engine.session.writer import SessionWriter
 _LOG = logging.getLogger(__name__)
 _AUTOMATIC_BOUND = 10_000
 _MOST_BUILDS = 8
+_CONFIRMING = (w.WorkKind.SANITIZE, w.WorkKind.SUSTAIN)
+"""Work on the incumbent that is begun even after the time limit."""
 _INBOX_POLL = (0.01, 0.25)
 """Shortest and longest pause in seconds between two looks into the inbox."""
 _INBOX_RETRY = 1.0
@@ -332,6 +334,8 @@ class LiveSession:
                 self._started_here.add(work.key)
                 self.record((e.WorkStarted(str(work.key)),))
             say = partial(self._progress.add, work.key)
+            if work.key.kind in _CONFIRMING and stopping.is_out_of_time(self.state):
+                say("time is over: confirming it before the search ends", lasting=True)
             calls = WorkCalls(work.key, self, self._writer.blobs, say)
             self._tasks.start(work, perform(work, self.state, self._effects, calls, say))
 

@@ -94,6 +94,19 @@ def test_the_time_limit_ends_a_search(tmp_path: Path) -> None:
     assert len(state.kernels) < 10
 
 
+def test_what_begins_after_the_time_limit_is_announced(tmp_path: Path) -> None:
+    async def run() -> list[str]:
+        async def listen() -> list[str]:
+            return [f"{progress.work.kind}: {progress.text}" async for progress in live.progress() if progress.lasting]
+
+        async with LiveSession.create(tmp_path, opened(limits=Limits(seconds=0.15)), ports(tmp_path)) as live:
+            listening = asyncio.create_task(listen())
+            await live.run()
+        return await listening
+
+    assert "sanitize: time is over: confirming it before the search ends" in sessions.run(run)
+
+
 def test_a_sequential_search_has_one_idea_a_round_on_the_latest_kernel(tmp_path: Path) -> None:
     script = ScriptedProposer(
         rounds={n: (sessions.proposal(f"step{n}", f"k{n}" if n else None), sessions.proposal("spare", "k1")) for n in range(4)},

@@ -115,7 +115,7 @@ def test_lent_and_empty_outputs_are_not_overwritten() -> None:
 
 
 def test_an_output_in_the_memory_of_a_process_is_filled() -> None:
-    size = (5 << 20) + 3
+    size = (20 << 20) + 3
     made = torch.zeros(size + 2, dtype=torch.uint8)
     RunnerMemory(os.getpid(), (made.data_ptr() + 1,)).fill(0, size, 0x5B)
     assert made[0] == made[-1] == 0

@@ -152,7 +152,7 @@ def _is_under_way(state: SessionState, kernel: str) -> bool:
 
 def _is_settled(state: SessionState, current: Round) -> bool:
     ideas = queries.ideas_of(state, current.number)
-    out_of_time = state.limits.seconds is not None and state.active_seconds >= state.limits.seconds
+    out_of_time = stopping.is_out_of_time(state)
     by_hand = w.WorkKey(w.WorkKind.PROPOSE, (), current.number) in state.called_off and bool(ideas)
     return (
         (current.answered or by_hand or out_of_time or bool(current.number and _by_agents(state)))
