@@ -13,6 +13,7 @@ from engine.domain.problem_format import FormatVerdict
 from engine.trial.judge.call_times import CallHook, Timing
 from engine.trial.judge.comparison import NO_ERROR, Errors
 from engine.trial.judge.failures import TrialFailed
+from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.repeated_writes import DISTINCT
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.runner_memory import Outputs, RunnerMemory
@@ -41,7 +42,7 @@ class CheckTally:
             self.limit = ruling.limit if self.limit is None else self.limit.wider(ruling.limit)
 
 
-def judged_call(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally, distribution: str = "own") -> Timing:
+def judged_call(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally, distribution: str = OWN) -> Timing:
     """Poison, call, check. Raises TrialFailed when the output is wrong or a rule of the trial was broken."""
     bed.turn_to(runner.party)
     bed.renew(slot)
@@ -149,7 +150,7 @@ def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> N
     if findings.ruling.caveat:
         tally.caveats.append(findings.ruling.caveat)
     if not findings.ruling.passed:
-        on = "" if distribution == "own" else f" on perturbed inputs ({distribution})"
+        on = "" if distribution == OWN else f" on perturbed inputs ({distribution})"
         what = errors.flaw or _beyond(errors, findings.ruling.limit)
         if findings.ruling.undefined:
             reason = f"call {tally.trials}{on} cannot be judged: {findings.ruling.undefined}: {DISTINCT}"
