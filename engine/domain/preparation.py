@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from engine.domain.model import Blob, Interval, Measurement, PrecisionClass, Signature
@@ -26,14 +27,17 @@ class ClassErrors:
     max_scaled: float
 
     def wider(self, *others: ClassErrors) -> ClassErrors:
-        """The largest error of each kind."""
-        return ClassErrors(
-            max(self.rel_fro, *(one.rel_fro for one in others)), max(self.max_scaled, *(one.max_scaled for one in others))
-        )
+        """The largest error of each kind. NaN measures nothing and widens nothing; no error is within NaN alone."""
+        every = (self, *others)
+        return ClassErrors(_largest(one.rel_fro for one in every), _largest(one.max_scaled for one in every))
 
     def times(self, factor: float) -> ClassErrors:
         """A multiple of both errors."""
         return ClassErrors(factor * self.rel_fro, factor * self.max_scaled)
+
+
+def _largest(errors: Iterable[float]) -> float:
+    return max((error for error in errors if not math.isnan(error)), default=math.nan)
 
 
 @dataclass(frozen=True, slots=True)

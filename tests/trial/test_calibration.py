@@ -493,3 +493,27 @@ def test_a_slow_reference_is_tried_on_fewer_inputs_and_a_note_says_so(monkeypatc
 def test_shapes_of_a_million_are_told_apart() -> None:
     """A kept calibration is found by this text; a reason names the shape with it."""
     assert [shape_text(Workload("a", {"n": n})) for n in (1_048_575, 1_048_577)] == ["n=1048575", "n=1048577"]
+
+
+@pytest.mark.parametrize("size", ["1e200", "1e-200"])
+def test_large_and_small_float64_outputs_are_judged_like_others(tmp_path: Path, size: str) -> None:
+    file = tmp_path / "double.py"
+    file.write_text(MODEL.format(f"(x - 0.5).double().cumsum(-1) * {size}"))
+    reference = Reference(catalog.find(str(file)), Workload("full", {}))
+    found = calibrate(reference, "class")
+    case = make_case(reference, OWN)
+    (right,) = reference.call(case.model, case.inputs)
+    (x,) = case.inputs
+    assert isinstance(x, torch.Tensor)
+    loop = torch.from_numpy(np.add.accumulate(x.double().numpy() - 0.5, axis=-1) * float(size))
+
+    def passes(output: torch.Tensor) -> bool:
+        asked = ReferenceOnCase(reference, case)
+        return found.policy.rule([output], case.expected, output_names(reference), OWN, asked).passed
+
+    assert passes(right)
+    assert passes(loop)
+    assert not passes(-right)
+    assert not passes(torch.zeros_like(right))
+    assert not passes(right.mul(1 + 1e-6))
+    assert describe_check(reference, found).verifiable

@@ -150,6 +150,34 @@ def test_nan_errors_never_pass() -> None:
     assert not within(Errors(0.0, math.nan, 0.0), EVERYTHING)
 
 
+def test_the_worst_of_several_errors_is_nan_if_one_is() -> None:
+    undefined = Errors(math.nan, math.nan, math.nan)
+    for found in (NO_ERROR.worst(undefined), undefined.worst(NO_ERROR)):
+        assert all(map(math.isnan, (found.rel_fro, found.max_scaled, found.max_abs)))
+
+
+def test_an_undefined_error_of_the_reference_widens_no_limit() -> None:
+    undefined, known = ClassErrors(math.nan, math.nan), ClassErrors(1e-7, 1e-6)
+    assert known.wider(undefined) == undefined.wider(known) == known
+    assert not within(NO_ERROR, undefined.wider(undefined))
+
+
+@pytest.mark.parametrize("size", [1e200, 1e300, 1e-200, 5e-324 * 2**60])
+@pytest.mark.parametrize("count", [1, 40, 300_000])
+def test_numbers_whose_squares_leave_the_range_of_float64_have_the_errors_of_others(size: float, count: int) -> None:
+    """The squares of 1e200 are infinite, and those of 1e-200 are zero."""
+    scale = 2.0 ** math.floor(math.log2(size))
+    expected = normal(1, count)
+    wrong = expected + 1e-3 * normal(2, count)
+    plain, found = errors(wrong, expected), errors(wrong * scale, expected * scale)
+    least = 1e-300 / size  # what is added to a divisor
+    assert found.rel_fro == pytest.approx(plain.rel_fro, rel=1e-9 + least)
+    assert found.max_scaled == pytest.approx(plain.max_scaled, rel=1e-9 + least)
+    assert found.max_abs == pytest.approx(plain.max_abs * scale, rel=1e-9)
+    assert errors(-expected * scale, expected * scale).rel_fro > 1
+    assert errors(expected * scale, expected * scale) == NO_ERROR
+
+
 @pytest.mark.parametrize("expected", [torch.tensor(3.0), torch.full((64,), -3.0), 3 + 1e-6 * normal(1, 64)])
 def test_an_output_without_spread_is_scaled_by_its_rms(expected: torch.Tensor) -> None:
     found = errors(expected.double() * (1 + 1e-3), expected.double())

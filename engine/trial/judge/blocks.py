@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -35,33 +35,61 @@ def in_blocks(*tensors: torch.Tensor, own_type: bool = False) -> Iterator[tuple[
         yield tuple(one[start : start + size].to(device) for one in flat)
 
 
+_LEAST_SQUARE, _MOST_SQUARE = 1e-200, 1e280
+"""Mean squares between these leave room for the squares of errors in float64."""
+
+
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of real numbers: how many, their mean, their mean square, and the variance."""
+    """Of real numbers ÷ ``scale``: how many, their mean, their mean square, and the variance."""
 
     count: int = 0
     mean: float = 0.0
     square: float = 0.0
     variance: float = 0.0
+    scale: float = 1.0
+    """A power of two, other than 1 where squares of the numbers leave the range of float64."""
 
     @property
     def rms(self) -> float:
-        return math.sqrt(self.square)
+        return self.scale * math.sqrt(self.square)
+
+    @property
+    def deviation(self) -> float:
+        return self.scale * math.sqrt(self.variance)
+
+    @property
+    def in_range(self) -> bool:
+        """Whether the squares are within the range of float64."""
+        return _LEAST_SQUARE <= self.square <= _MOST_SQUARE
 
     def joined(self, count: int, mean: float, square: float, variance: float) -> Moments:
-        """With further numbers."""
+        """With further numbers, divided by the same scale."""
         total = self.count + count
         share, apart = count / total, mean - self.mean
         return Moments(
             total,
             self.mean + apart * share,
-            self.square + (square - self.square) * share,
-            self.variance + (variance - self.variance) * share + apart * apart * share * (1 - share),
+            self.square * (1 - share) + square * share,
+            self.variance * (1 - share) + variance * share + apart * apart * share * (1 - share),
+            self.scale,
         )
 
 
-def moments(blocks: Iterator[torch.Tensor]) -> Moments:
-    """Of all elements, in float64. The device is waited for once, not for every block."""
+def moments(blocks: Blocks) -> Moments:
+    """Of all elements, in float64. Finite numbers are scaled where their squares leave its range."""
+    found = _moments(blocks())
+    if found.in_range or not found.count:
+        return found
+    largest = max(read_numbers([block.abs().amax() for block in blocks() if block.numel()]))
+    if not 0 < largest < math.inf:
+        return found
+    scale = math.ldexp(1.0, math.frexp(largest)[1] - 1)
+    return replace(_moments(block.to(torch.float64) / scale for block in blocks()), scale=scale)
+
+
+def _moments(blocks: Iterator[torch.Tensor]) -> Moments:
+    """Without a scale. The device is waited for once, not for every block."""
     counts: list[int] = []
     rows: list[torch.Tensor] = []
     for block in blocks:

@@ -40,10 +40,11 @@ class Errors:
         return all(map(math.isfinite, (self.rel_fro, self.max_scaled, self.max_abs)))
 
     def worst(self, other: Errors) -> Errors:
+        """The largest error of each kind; NaN if either is, because an undefined error must not pass."""
         return Errors(
-            max(self.rel_fro, other.rel_fro),
-            max(self.max_scaled, other.max_scaled),
-            max(self.max_abs, other.max_abs),
+            larger(self.rel_fro, other.rel_fro),
+            larger(self.max_scaled, other.max_scaled),
+            larger(self.max_abs, other.max_abs),
             self.flaw or other.flaw,
         )
 
@@ -106,24 +107,29 @@ def _errors_of_all(output: torch.Tensor, reference: torch.Tensor) -> Errors:
     pairs: Pairs = lambda: in_blocks(output, reference)  # type: ignore[assignment, return-value]  # noqa: E731
     known = remembered_moments(reference, lambda: (right for _, right in pairs()))
     fused = fused_pair(output, reference)
-    return errors_of(pairs, known) if fused is None else _from_rows(known, fused.rows)
+    if fused is None or not known.in_range or known.scale != 1:
+        return errors_of(pairs, known)
+    return _from_rows(known, fused.rows)
 
 
 def finite_errors(output: torch.Tensor, reference: torch.Tensor) -> Errors:
     """Errors of the elements that are finite in both."""
     fused = fused_pair(output, reference, finite=True)
-    return errors_of(partial(finite_pairs, output, reference)) if fused is None else _of_fused(fused)
+    return _of_fused(fused) or errors_of(partial(finite_pairs, output, reference))
 
 
 def finite_rounding(output: torch.Tensor, reference: torch.Tensor, dtype: torch.dtype) -> Errors:
     """Errors of the expected elements, rounded to a type, where they are finite in both and in that type."""
     fused = fused_pair(output, reference, finite=True, rounded=dtype)
     blocks: Pairs = partial(rounded_pairs, partial(finite_pairs, output, reference), dtype)
-    return errors_of(blocks) if fused is None else _of_fused(fused)
+    return _of_fused(fused) or errors_of(blocks)
 
 
-def _of_fused(fused: FusedPair) -> Errors:
-    return _from_rows(fused.moments(), fused.rows)
+def _of_fused(fused: FusedPair | None) -> Errors | None:
+    """Errors by the kernels; ``None`` without them, and where squares leave the range of float64: they know no scale."""
+    if fused is None or not (found := fused.moments()).in_range:
+        return None
+    return _from_rows(found, fused.rows)
 
 
 Pairs = Callable[[], Iterator[tuple[torch.Tensor, torch.Tensor]]]
@@ -154,7 +160,8 @@ def remembered_moments(tensor: torch.Tensor, blocks: Blocks) -> Moments:
 
 def _moments(tensor: torch.Tensor, blocks: Blocks) -> Moments:
     fused = fused_pair(tensor, tensor)
-    return moments(blocks()) if fused is None else fused.moments()
+    found = None if fused is None else fused.moments()
+    return found if found is not None and found.in_range else moments(blocks)
 
 
 def finite_moments(tensor: torch.Tensor) -> Moments:
@@ -162,25 +169,29 @@ def finite_moments(tensor: torch.Tensor) -> Moments:
     found = remembered_moments(tensor, lambda: (block for (block,) in in_blocks(tensor)))
     if math.isfinite(found.square):
         return found
-    if (fused := fused_pair(tensor, tensor, finite=True)) is not None:
-        return fused.moments()
-    return moments(block[torch.isfinite(block)] for (block,) in in_blocks(tensor))
+    fused = fused_pair(tensor, tensor, finite=True)
+    if fused is not None and (among := fused.moments()).in_range:
+        return among
+    return moments(lambda: (block[torch.isfinite(block)] for (block,) in in_blocks(tensor)))
 
 
 def errors_of(pairs: Pairs, known: Moments | None = None) -> Errors:
     """Errors of finite elements, block by block; ``known``: the moments of the expected ones."""
-    found = known or moments(right for _, right in pairs())
-    return _from_rows(found, partial(_rows_of_blocks, pairs))
+    found = known or moments(lambda: (right for _, right in pairs()))
+    return _from_rows(found, partial(_rows_of_blocks, pairs, found.scale))
 
 
-def _rows_of_blocks(pairs: Pairs, unit: float) -> list[list[float]]:
-    """For each block the sum of squared errors, the largest error, and the largest error ÷ (|expected| + ``unit``)."""
+def _rows_of_blocks(pairs: Pairs, scale: float, unit: float) -> list[list[float]]:
+    """For each block the sum of squared errors, the largest error, and the largest error ÷ (|expected| + ``unit``); of all
+    numbers ÷ ``scale``."""
     rows: list[torch.Tensor] = []
     for output, right in pairs():
         if not output.numel():
             continue
         reference = right.to(torch.float64)
         difference = output - reference
+        if scale != 1:
+            difference, reference = difference / scale, reference / scale
         norm, ends = _norm(difference), torch.aminmax(difference)
         scaled = torch.aminmax(difference.div_(reference.abs().add_(unit)))
         rows.append(torch.stack((norm, *ends, *scaled)))
@@ -193,12 +204,12 @@ def _rows_of_blocks(pairs: Pairs, unit: float) -> list[list[float]]:
 def _from_rows(found: Moments, rows: Callable[[float], list[list[float]]]) -> Errors:
     if not found.count:
         return NO_ERROR
-    unit = spread_of(found) or found.rms
+    unit = (spread_of(found) or found.rms) / found.scale
     squares, max_abs, max_scaled = 0.0, 0.0, 0.0
     for total, largest, scaled in rows(unit + _TINY):
         squares += total
         max_abs, max_scaled = larger(max_abs, largest), larger(max_scaled, scaled)
-    return Errors(math.sqrt(squares) / max(unit * math.sqrt(found.count), _TINY), max_scaled, max_abs)
+    return Errors(math.sqrt(squares) / max(unit * math.sqrt(found.count), _TINY), max_scaled, max_abs * found.scale)
 
 
 def larger(one: float, other: float) -> float:
@@ -222,8 +233,7 @@ def spread(reference: torch.Tensor) -> float:
 
 def spread_of(found: Moments) -> float:
     """``spread`` of a tensor with these moments."""
-    deviation = math.sqrt(found.variance)
-    return deviation if deviation > _NEGLIGIBLE * found.rms else 0.0
+    return found.deviation if found.deviation > _NEGLIGIBLE * found.rms else 0.0
 
 
 def _finite_sum(tensor: torch.Tensor) -> bool:

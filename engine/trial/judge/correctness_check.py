@@ -98,7 +98,7 @@ def _real_moments(tensor: torch.Tensor) -> Moments:
 
 def _typical(tensor: torch.Tensor, found: Moments) -> float:
     if tensor.dtype.is_floating_point or tensor.is_complex():
-        return found.mean
+        return found.scale * found.mean
     return float(torch.mode(tensor.reshape(-1).to(torch.int64)).values) if tensor.numel() else 0.0
 
 

@@ -210,8 +210,8 @@ def _unit(reference: torch.Tensor) -> float:
     """rms(r − mean(r)) of the finite elements, or rms(r) without a spread."""
     real = torch.view_as_real(reference) if reference.is_complex() else reference
     flat = real.reshape(-1)
-    blocks = (flat[start : start + BLOCK] for start in range(0, flat.numel(), BLOCK))
-    found = moments(block[torch.isfinite(block)] for block in blocks)
+    blocks = [flat[start : start + BLOCK] for start in range(0, flat.numel(), BLOCK)]
+    found = moments(lambda: (block[torch.isfinite(block)] for block in blocks))
     return spread_of(found) or found.rms or 1.0
 
 

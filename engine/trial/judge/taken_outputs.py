@@ -8,8 +8,9 @@ after their check.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -88,13 +89,19 @@ class Fingerprints:
         return torch.randint(-(1 << 63), (1 << 63) - 1, (count,), generator=generator, dtype=torch.int64) | 1
 
 
+def _magnitudes(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Of complex numbers; others as they are: their moments have the same root mean square."""
+    for (block,) in in_blocks(tensor):
+        yield block.abs() if block.is_complex() else block
+
+
 def largest_difference(now: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> float:
     """The largest difference between two calls' outputs, in units of the output's scale; 0.0: bitwise equal."""
     worst = 0.0
     for output, earlier in zip(now, before, strict=True):
         if torch.equal(as_integers(output), as_integers(earlier.to(output.device))):
             continue
-        rms = moments(b.abs() if b.is_complex() else b for (b,) in in_blocks(earlier)).rms
+        rms = moments(partial(_magnitudes, earlier)).rms
         found: list[torch.Tensor] = []
         for mine, other in in_blocks(output, earlier):
             a, b = (t.to(torch.complex128 if t.is_complex() else torch.float64) for t in (mine, other))
