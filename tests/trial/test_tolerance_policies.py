@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,6 +88,16 @@ def test_allclose_means_allclose(text: str, dtype: torch.dtype, just: float, ove
         output[3] = error
         assert policy.rule([output], [expected], ["out"], OWN).passed is passed
         assert torch.allclose(output, expected, rtol=policy.limit(OWN).rel_fro and 0, atol=policy.tolerance) is passed
+
+
+@pytest.mark.parametrize("text", TOLERANCES)
+@pytest.mark.parametrize("wrong", [lambda x: x.conj().resolve_conj(), lambda x: -x, torch.zeros_like])
+def test_every_policy_compares_both_parts_of_complex_numbers(text: str, wrong: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    policy = make_policy(text, PrecisionClass.FP32, CLASSES, torch.complex64)
+    expected = torch.complex(torch.randn(50, dtype=torch.float64), torch.randn(50, dtype=torch.float64))
+    output = expected.to(torch.complex64)
+    assert policy.rule([output], [expected], ["out"], OWN).passed
+    assert not policy.rule([wrong(output)], [expected], ["out"], OWN).passed
 
 
 @pytest.mark.parametrize("text", ["", "classy", "class:bf16", "class:", "crfm:1", "1e-2"])
