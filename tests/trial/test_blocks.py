@@ -110,3 +110,9 @@ def test_the_moments_of_tensors_without_a_version_are_computed_each_time() -> No
         first = compare([right + 1], [right], ["out"])
         right.mul_(2)
         assert compare([right + 1], [right], ["out"]).rel_fro == pytest.approx(first.rel_fro / 2)
+
+
+@pytest.mark.parametrize("zeros", [torch.zeros(3, dtype=torch.bool), torch.zeros(3, dtype=torch.uint8), torch.zeros(0)])
+def test_zeros_of_any_type_have_moments_of_zero(zeros: torch.Tensor) -> None:
+    found = blocks.moments(lambda: iter([zeros]))
+    assert found.rms == found.deviation == 0.0

@@ -81,7 +81,7 @@ def moments(blocks: Blocks) -> Moments:
     found = _moments(blocks())
     if found.in_range or not found.count:
         return found
-    largest = max(read_numbers([block.abs().amax() for block in blocks() if block.numel()]))
+    largest = max(read_numbers([block.to(torch.float64).abs().amax() for block in blocks() if block.numel()]))
     if not 0 < largest < math.inf:
         return found
     scale = math.ldexp(1.0, math.frexp(largest)[1] - 1)
