@@ -24,6 +24,7 @@ from engine.trial.judge.blocks import as_integers
 from engine.trial.judge.comparison import Errors, compare, compared_exactly
 from engine.trial.judge.perturbations import BY_CHANCE, DOWN, UP, nudged, perturb
 from engine.trial.judge.ties import IndexTrace, equivalent
+from engine.trial.judge.undecided import SeenRange, seen_ranges
 
 _Computed = Callable[[Callable[[], Sequence[torch.Tensor]]], Iterator[Sequence[torch.Tensor]]]
 """Calls the reference in one way after the other."""
@@ -173,21 +174,13 @@ class ReferenceOnCase:
         one, other = (self.reference.exact(self.case.model, inputs).outputs for inputs in finite)
         return any(special_values.depends(m, a, b) for m, a, b in zip(masks, one, other, strict=True))
 
-    def undecided(self, most: float) -> list[torch.Tensor | None]:
-        """Masks of the integers that rounding alone decides: they change in the reference's own arithmetic, in float64 when the
-        inputs move by a few units in the last place (up, down or at random), or with sums in plain loops.
+    def undecided(self, most: float) -> list[SeenRange | None]:
+        """The values of integers in runs close by, for the outputs that hold any: in the reference's own arithmetic, in float64
+        when the inputs move by a few units in the last place (up, down or at random), and with sums in plain loops.
 
-        Each is counted as long as no more than the share ``most`` of an output, or one element, is undecided.
+        Each run counts as long as no more than the share ``most`` of an output is undecided (``seen_ranges``).
         """
-        masks = [_decided(right) if compared_exactly(right) else None for right in self.case.expected]
-        for outputs in self._close_by():
-            for mask, output, right in zip(masks, outputs, self.case.expected, strict=True):
-                if mask is None:
-                    continue
-                wider = mask | (output.to(right.dtype) != right)
-                if int(wider.sum()) <= max(1, int(most * mask.numel())):
-                    mask.copy_(wider)
-        return masks
+        return seen_ranges(self.case.expected, self._close_by(), most)
 
     def _close_by(self) -> Iterator[Sequence[torch.Tensor]]:
         """The reference's outputs in its own arithmetic, in float64 on inputs moved in the last places, and in plain loops."""
@@ -197,11 +190,6 @@ class ReferenceOnCase:
                 close = nudged(self.case.inputs, way)
             yield self.reference.exact(self.case.model, close).outputs
         yield from self._outputs(sums.in_loops)
-
-
-def _decided(integers: torch.Tensor) -> torch.Tensor:
-    """A mask in which no element is undecided."""
-    return torch.zeros_like(integers, dtype=torch.bool)
 
 
 def _may_be_index(tensor: torch.Tensor) -> bool:

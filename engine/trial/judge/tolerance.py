@@ -1,7 +1,7 @@
 """Tolerance: the error allowed for an output (``comparison``), and the policies that decide. Imports torch.
 
 Of integers, which are compared exactly, indices that select an equal element (``ties``) may differ, and those that a few units
-in the last place of the inputs decide.
+in the last place of the inputs decide, within the range of what they make of them (``undecided``).
 
 Policy ``class`` (the default) compares with float64 and allows a multiple of the reference error of the allowed precision
 class. ``crfm`` and ``kernelbench`` compare with eager PyTorch by ``allclose``, as the published work does; they exist for
@@ -38,6 +38,7 @@ from engine.trial.judge.comparison import (
     worst_of,
 )
 from engine.trial.judge.perturbations import OWN, SPECIAL, ZERO_SLICES
+from engine.trial.judge.undecided import SeenRange
 
 _CRFM = 1e-2
 """The absolute and relative tolerance of ``crfm``."""
@@ -123,8 +124,8 @@ class CaseReference(Protocol):
     def rounded_inputs(self) -> ClassErrors:
         """How far the output moves where the inputs move in their last places."""
 
-    def undecided(self, most: float) -> Sequence[torch.Tensor | None]:
-        """For each output, a mask of the integers that rounding alone decides, up to this share; ``None`` if it holds none."""
+    def undecided(self, most: float) -> Sequence[SeenRange | None]:
+        """For each output, the values of its integers in runs close by, up to this undecided share; ``None`` if it has none."""
 
     def equivalent(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
         """For each output, a mask of the indices that select what the reference's select; ``None`` if it holds no indices."""
@@ -371,8 +372,11 @@ def _compare_with_ties(
     errors = compare(outputs, expected, names, tied)
     if not errors.flaw:
         return errors
-    either = [a if b is None else b if a is None else a | b for a, b in zip(tied, case_reference.undecided(most), strict=True)]
-    return compare(outputs, expected, names, either)
+    masks: list[torch.Tensor | None] = []
+    for output, same, seen in zip(outputs, tied, case_reference.undecided(most), strict=True):
+        mask = None if seen is None else seen.holds(output, ends_only=same is not None)
+        masks.append(mask if same is None or mask is None else same | mask)
+    return compare(outputs, expected, names, masks)
 
 
 Policy = ClassPolicy | AllclosePolicy

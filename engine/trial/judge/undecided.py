@@ -1,0 +1,70 @@
+"""Integers and booleans that rounding alone decides, with the values that they take in runs close by. Imports torch.
+
+A code of a quantisation may be one more or less, and a sum of codes a few more. Such an element is right within the range that
+the reference shows on inputs that differ in their last places, or with its sums in another order, and only there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.trial.judge.blocks import in_blocks, moments
+from engine.trial.judge.comparison import compared_exactly, spread_of
+
+_NARROW = 0.01
+"""A range of at most this share of the output's spread says as little of a kernel as rounding: it counts for no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRange:
+    """The least and the largest value of each element; booleans as bytes."""
+
+    least: torch.Tensor
+    largest: torch.Tensor
+
+    def with_values(self, values: torch.Tensor) -> SeenRange:
+        """The range that holds these values too."""
+        same = _as_numbers(values).to(self.least.dtype).to(self.least.device)
+        return SeenRange(torch.minimum(self.least, same), torch.maximum(self.largest, same))
+
+    def holds(self, output: torch.Tensor, *, ends_only: bool) -> torch.Tensor:
+        """Which elements are within the range. ``ends_only``: one of its ends, because an index between two says nothing."""
+        mine = _as_numbers(output)
+        least, largest = (one.to(mine.device) for one in (self.least, self.largest))
+        return (mine == least) | (mine == largest) if ends_only else (mine >= least) & (mine <= largest)
+
+    def undecided(self, unit: float) -> int:
+        """How many elements vary by more than little in this unit."""
+        return int(((self.largest.double() - self.least.double()) > _NARROW * unit).sum())
+
+
+def seen_ranges(
+    expected: Sequence[torch.Tensor], runs: Iterator[Sequence[torch.Tensor]], most: float
+) -> list[SeenRange | None]:
+    """The ranges of the expected integers and booleans over these runs; ``None`` for other outputs.
+
+    A run counts for an output as long as no more than the share ``most`` of it, or one element, is undecided.
+    """
+    found = [SeenRange(_as_numbers(e), _as_numbers(e)) if compared_exactly(e) else None for e in expected]
+    units = [_unit(e) if compared_exactly(e) else 0.0 for e in expected]
+    for outputs in runs:
+        for index, (known, values) in enumerate(zip(found, outputs, strict=True)):
+            if known is None:
+                continue
+            wider = known.with_values(values)
+            if wider.undecided(units[index]) <= max(1, int(most * values.numel())):
+                found[index] = wider
+    return found
+
+
+def _as_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """Booleans as bytes: any value but 0 and 1 could be unwritten."""
+    return tensor.contiguous().view(torch.uint8) if tensor.dtype == torch.bool else tensor
+
+
+def _unit(integers: torch.Tensor) -> float:
+    known = moments(lambda: (block for (block,) in in_blocks(integers)))
+    return spread_of(known) or known.rms
