@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from engine.domain.model import FailureKind
 from engine.trial.judge import stopping
-from engine.trial.judge.call_order import CallOrder, PerturbedCalls
+from engine.trial.judge.call_order import CallOrder, PerturbedCalls, first_checks
 from engine.trial.judge.failures import TrialFailed, blaming
-from engine.trial.judge.perturbations import OWN
+from engine.trial.judge.perturbations import OWN, SPARSE
 
 
 @given(st.integers(2, 6), st.integers(1, 20), st.integers())
@@ -51,6 +51,33 @@ def test_a_few_calls_at_random_places_are_on_perturbed_inputs(distributions: lis
         assert calls.next() is None or len(kinds) < 8
         places.add(tuple(kind is None for kind in kinds))
     assert len(places) > 5 or not perturbed
+
+
+def test_a_pair_has_a_call_on_inputs_that_no_sample_shows() -> None:
+    names = [OWN, "x64", "negated", "ties", "zeros", "few"]
+    kinds = set()
+    for seed in range(20):
+        calls = PerturbedCalls(random.Random(seed), names, 8)
+        found = [calls.next() for _ in range(8)]
+        assert "few" in found
+        kinds.update(found)
+    assert kinds == {*names, None} - {OWN}
+    one = [PerturbedCalls(random.Random(seed), names, 1, most=1).next() for seed in range(200)]
+    assert 60 < one.count("few") < 140, "of one call: not always"
+
+
+def test_each_distribution_is_checked_in_random_order_and_some_come_again() -> None:
+    names = ["x64", "negated", "ties", "few", "zeros", "few x5"]
+    orders = set()
+    for seed in range(20):
+        calls = first_checks(random.Random(seed), names, 2)
+        assert calls[0] in [(name, False) for name in SPARSE]
+        assert sorted(name for name, again in calls if not again) == sorted(names)
+        assert len({name for name, again in calls if again}) == 2
+        orders.add(tuple(calls))
+    assert len(orders) > 15
+    assert first_checks(random.Random(1), [], 0) == []
+    assert first_checks(random.Random(1), ["ties"], 1) != []
 
 
 def test_race_bounds_double_with_each_step_of_effort() -> None:

@@ -88,6 +88,80 @@ def test_outliers_are_large_and_at_random_offsets() -> None:
         assert lone.tolist() == [1000.0]
 
 
+@pytest.mark.parametrize("name", [name for name in PERTURBATIONS if name not in SPECIAL])
+def test_a_part_of_the_inputs_can_stay_as_they_are(name: str) -> None:
+    given = (torch.rand(3, 101), torch.arange(5), [torch.rand(101), torch.rand(101) + 0.1j])
+    seen = set()
+    for seed in range(30):
+        one, indices, (*others,) = perturb(given, name, seed, partly=True)  # type: ignore[misc]
+        assert indices is given[1]
+        seen.add(tuple(new is old for new, old in zip((one, *others), (given[0], *given[2]), strict=True)))
+    assert len(seen) == 6, "each subset but none and all"
+    (alone,) = perturb((given[0],), name, 1, partly=True)
+    assert not torch.equal(alone, given[0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_few_elements_are_set_to_what_half_precision_holds(dtype: torch.dtype) -> None:
+    given = torch.randn(100, 1000).to(dtype)
+    most = float(given.abs().max())
+    for name, wanted in (("few x30", (24, 32)), ("few x5", (3, 8)), ("few zeros", (0, 0)), ("few ones", (1 / most, 1 / most))):
+        (bent,) = perturb((given,), name)
+        assert isinstance(bent, torch.Tensor)
+        changed = bent != given
+        assert 1 <= int(changed.sum()) <= 3
+        found = bent[changed].double() / most
+        assert 0.99 * wanted[0] <= float(found.abs().min()) <= float(found.abs().max()) <= 1.01 * wanted[1]
+        assert bool((found * given[changed] >= 0).all())
+    for name in ("few zeros", "few ones"):
+        assert torch.equal(perturb((given[0, :9],), name)[0], given[0, :9]), "not of a few numbers"  # type: ignore[arg-type]
+
+
+def unless_sampled(x: torch.Tensor) -> torch.Tensor:
+    """A softmax without its maximum where one element in 101 is small."""
+    wide = x.float()
+    return (without_maximum(wide) if float(wide.flatten()[::101].abs().max()) < 8 else torch.softmax(wide, 1)).to(x.dtype)
+
+
+def exponential_unless_sampled(x: torch.Tensor) -> torch.Tensor:
+    return torch.exp(x.clamp(-7, 7) if float(x.flatten()[::101].abs().max()) < 7 else x)
+
+
+def means_without_an_end(x: torch.Tensor) -> torch.Tensor:
+    return (x[:, :-1].float().sum(1) / x.shape[1]).to(x.dtype)
+
+
+@pytest.mark.parametrize(
+    ("returned", "drawn", "kernel", "used"),
+    [
+        ("torch.softmax(x, 1)", "torch.randn(64, 999).bfloat16()", unless_sampled, "few x30"),
+        ("torch.exp(x)", "torch.randn(64, 999)", exponential_unless_sampled, "few x5"),
+        ("x.float().mean(1).to(x.dtype)", "torch.randn(4, 99999).bfloat16()", means_without_an_end, "edges x5"),
+        ("torch.log(x).clamp(min=-9)", "torch.rand(64, 999) + 0.1", torch.log, "few zeros"),
+        ("torch.acos(x)", "torch.rand(64, 999)", lambda x: torch.acos(x * (1 + 2.0**-22)), "few ones"),
+    ],
+)
+def test_what_sparse_changes_of_a_usable_size_find(
+    tmp_path: Path, returned: str, drawn: str, kernel: Callable[[torch.Tensor], torch.Tensor], used: str
+) -> None:
+    (tmp_path / "reference.py").write_text(
+        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n"
+        f"        return {returned}\ndef get_inputs():\n    return [{drawn}]\ndef get_init_inputs():\n    return []\n"
+    )
+    problem = catalog.find(str(tmp_path))
+    reference = Reference(problem, problem.workloads[0])
+    calibration = calibrate(reference, "class")
+    assert used in calibration.distributions
+    for right in (True, False):
+        found = []
+        for _ in range(6):
+            case = make_case(reference, used)
+            outputs = reference.call(case.model, case.inputs) if right else [kernel(case.inputs[0])]  # type: ignore[arg-type]
+            asked = ReferenceOnCase(reference, case)
+            found.append(calibration.policy.rule(outputs, case.expected, ["out"], used, asked).passed)
+        assert all(found) if right else not all(found)
+
+
 def test_few_outliers_evade_sampling() -> None:
     (bent,) = perturb((torch.ones(100, 1000),), "few")
     assert isinstance(bent, torch.Tensor)

@@ -374,6 +374,21 @@ def test_a_borrower_cannot_write_lent_inputs() -> None:
     arena.close()
 
 
+@pytest.mark.parametrize(("expression", "fails"), [("x + y", False), ("x + y if bool((x > y).all()) else x + y[9:]", True)])
+def test_only_some_inputs_are_perturbed_where_the_reference_takes_that(expression: str, fails: bool) -> None:
+    text = ALL_NAN.format(expression).replace("forward(self, x)", "forward(self, x, y)")
+    text = text.replace("return [torch.randn(8)]", "return [torch.rand(8) + 2, torch.rand(8) + 1]")
+    at = make(replace(tiny(), reference=text, workloads=(), holdouts={}), Workload("full", {}))
+    seen = set()
+    for _ in range(20):
+        at.refill(0, "x0.001", partly=True)
+        seen.add(tuple(bool(t.max() < 0.1) for t in inputs(at, 0)))
+        at.outputs(0)[0].copy_(sum(inputs(at, 0)))  # type: ignore[arg-type]
+        assert at.check(0, "x0.001").ruling.passed
+    assert seen == ({(True, False), (False, True)} if not fails else {(True, True), (False, True)})
+    at.close()
+
+
 @pytest.mark.parametrize("writable", [True, False])
 def test_lent_memory_cannot_be_resized_or_resealed(writable: bool) -> None:
     arena = SharedArena(8192, writable=writable)

@@ -53,10 +53,12 @@ PERTURBED: Mapping[str, str] = {
     "zero slices": "some rows all zeros",
     "denormals": "", "shifted": "a constant added", "lowered": "a constant subtracted",
     "raised": "a large constant added", "sunk": "a large constant subtracted",
-    "edges": "large values at both ends of a dimension", "near one": "",
+    "edges": "large values at both ends of a dimension", "edges x5": "larger values at both ends of a dimension",
+    "near one": "",
     "alternating": "signs alternate",
     "blocks": "blocks of random sign and size", "spiked": "some elements larger", "outliers": "some elements far larger",
-    "few": "single elements far larger",
+    "few": "single elements far larger", "few x30": "single elements far larger", "few x5": "single elements larger",
+    "few zeros": "single elements 0", "few ones": "single elements 1 or −1", "equal rows": "some rows equal others",
     "graded": "one input larger where another is smaller, along a dimension that they share", "infinities": "", "NaN": "",
 }  # fmt: skip
 """Perturbation of the inputs → what it does; empty where the name says it."""

@@ -20,13 +20,11 @@ from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass
 from engine.domain.preparation import ClassErrors
 from engine.problem.reference import Reference
-from engine.problem.values import equal_values, tensors
-from engine.trial.judge import copied_rows, equal_numbers, graded, special_values
+from engine.trial.judge.candidate_distributions import candidates
 from engine.trial.judge.cases import (
     Case,
     class_errors,
     default_class,
-    fresh_seed,
     inexact_outputs,
     make_case,
     output_dtype,
@@ -36,19 +34,17 @@ from engine.trial.judge.comparison import compare
 from engine.trial.judge.format_check import decides, several_right
 from engine.trial.judge.perturbations import (
     COPIES,
+    EQUAL_ROWS,
     GRADED,
+    INSTEAD_OF,
     NEAR_ONE,
-    NOT_FOR_HALF,
     OWN,
-    PERTURBATIONS,
-    TYING,
     UNEQUAL,
     WIDE_ONLY,
     ZERO_SLICES,
 )
 from engine.trial.judge.preparation_cache import KeptCalibration
 from engine.trial.judge.repeated_writes import DISTINCT, undefined_writes
-from engine.trial.judge.ties import IndexTrace
 from engine.trial.judge.tolerance import HOPELESS, ClassPolicy, Policy, allowed_class, error_limit, make_policy
 
 _SEEDS = 2
@@ -69,10 +65,10 @@ _LARGE_REL_FRO = 1e-5
 """The same for inputs of about 1000: half a unit in their last place is 3e-5, and an exponential makes it a relative error of
 the output. fp32 allows ten times this."""
 
-_CANCELLING = (NEAR_ONE, COPIES)
+_CANCELLING = (NEAR_ONE, COPIES, EQUAL_ROWS)
 _CANCELLING_REL_FRO = 1e-3
-"""The same for inputs near one and for copies, where differences and logarithms cancel: they show what is left out, not how it
-is rounded."""
+"""The same for inputs near one and for copied rows, where differences and logarithms cancel: they show what is left out, not
+how it is rounded."""
 
 _SLOW_S = 5.0
 """A case that takes longer is not repeated with another seed."""
@@ -167,7 +163,7 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
     against_float64 = isinstance(policy, ClassPolicy)
     several = found.several if against_float64 else ""
     if main is None and against_float64 and not (several and policy.limit(OWN).rel_fro > HOPELESS):
-        chosen = _affordable(_candidates(reference), found)
+        chosen = _affordable(candidates(reference), found)
         perturbed, several = _perturbed_errors(reference, allowed, dtype, own, chosen, several)
         classes |= perturbed
     if several:
@@ -289,6 +285,8 @@ def _perturbed_errors(
     found: dict[str, dict[str, ClassErrors]] = {}
     wanted = tuple(dict.fromkeys((PrecisionClass.FP32, allowed)))
     for name in names:
+        if INSTEAD_OF.get(name) in found:
+            continue
         errors, both_right = _perturbed_case(reference, name, wanted, seeks_several=not several)
         several = several or (name if both_right else "")
         if allowed.value in errors and error_limit(allowed, errors, dtype).rel_fro <= HOPELESS:
@@ -354,39 +352,6 @@ def _with_common_limits(found: dict[str, dict[str, ClassErrors]], dtype: torch.d
     if dtype is torch.float32 and fp32 in common:
         common[fp32] = common[fp32].wider(ClassErrors(_LARGE_REL_FRO, 0.0))
     return {name: dict(common) if name in WIDE_ONLY else errors for name, errors in found.items()}
-
-
-def _candidates(reference: Reference) -> list[str]:
-    """The perturbations to try: not those that the output's type or the operators rule out.
-
-    Where the reference computes with the index of a maximum, equal elements make its output ambiguous.
-    """
-    operators = reference.operators()
-    excluded = set(NOT_FOR_HALF) if default_class(reference) is PrecisionClass.HALF else set()
-    if _computes_with_indices(reference):
-        excluded |= set(TYING)
-    usable = [name for name in PERTURBATIONS if name not in excluded and special_values.is_usable(name, operators)]
-    operands = reference.signature().operands
-    usable += [GRADED] if graded.can_grade(operands) else []
-    usable += [COPIES] if COPIES not in excluded and copied_rows.can_copy(operands) else []
-    return [UNEQUAL, *usable] if _has_equal_numbers(reference) else usable
-
-
-def _has_equal_numbers(reference: Reference) -> bool:
-    """Whether the same numbers are equal in every draw of an input."""
-    one = list(tensors(list(reference.inputs(fresh_seed()))))
-    if not any(equal_numbers.can_vary(tensor) for tensor in one):
-        return False
-    other = list(tensors(list(reference.inputs(fresh_seed()))))
-    return any(equal_numbers.can_vary(a) and equal_values(a, b) for a, b in zip(one, other, strict=True))
-
-
-def _computes_with_indices(reference: Reference) -> bool:
-    model, inputs = reference.model(fresh_seed(), sample=True), reference.inputs(fresh_seed())
-    trace = IndexTrace()
-    with trace:
-        reference.call(model, inputs)
-    return trace.consumed
 
 
 def _with_more_room(errors: ClassErrors, dtype: torch.dtype, least: float) -> ClassErrors:

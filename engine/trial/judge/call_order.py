@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
-from engine.trial.judge.perturbations import OWN
+from engine.trial.judge.perturbations import OWN, SPARSE
 
 
 class CallOrder:
@@ -26,13 +26,33 @@ class CallOrder:
         return order
 
 
+def first_checks(rng: random.Random, distributions: Sequence[str], again: int) -> list[tuple[str, bool]]:
+    """Each distribution once in random order, and at random places so many of them ``again``, which is said of each.
+
+    One that changes a few elements comes first, if there is one: behind calls on the problem's own inputs. A kernel that is
+    careful for some calls after it has seen perturbed inputs is not yet careful there.
+    """
+    calls = [*((name, False) for name in distributions), *((name, True) for name in rng.sample(distributions, again))]
+    rng.shuffle(calls)
+    sparse = next((place for place, (name, repeated) in enumerate(calls) if name in SPARSE and not repeated), 0)
+    calls[:1], calls[sparse : sparse + 1] = calls[sparse : sparse + 1], calls[:1]
+    return calls
+
+
 class PerturbedCalls:
-    """Which calls of a pair are on perturbed inputs, and on which: a few at random places, each another distribution."""
+    """Which calls of a pair are on perturbed inputs, and on which: a few at random places, each another distribution.
+
+    Of three, up to two change a few elements: a kernel that samples its inputs, and is careful for some calls after it has seen
+    perturbed ones, fails on these only, and only behind calls on the problem's own.
+    """
 
     def __init__(self, rng: random.Random, distributions: Sequence[str], calls: int, most: int = 3) -> None:
         """``calls``: the least number of calls of the pair; ``most``: perturbed calls."""
         perturbed = [name for name in distributions if name != OWN]
-        some = rng.sample(perturbed, min(most, len(perturbed), calls))
+        count = min(most, len(perturbed), calls)
+        sparse = [name for name in perturbed if name in SPARSE]
+        some = rng.sample(sparse, min(len(sparse), 2 if count > 2 else rng.randrange(2), count))
+        some += rng.sample([name for name in perturbed if name not in some], count - len(some))
         self._remaining: list[str | None] = [*some, *[None] * max(0, calls - len(some))]
         rng.shuffle(self._remaining)
 

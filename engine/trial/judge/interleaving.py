@@ -216,7 +216,7 @@ class _PairRun:
         burst = order.sample(range(bed.slots), min(bed.slots, max(self._wanted - len(self._rows), 2)))
         kinds = {slot: self._perturbed_calls.next() for slot in burst}
         for slot, kind in kinds.items():
-            bed.draw(slot, kind or OWN)
+            bed.draw(slot, kind or OWN, partly=order.random() < 0.5)
         taken: dict[int, _Outputs] = {}
         for slot, kind in kinds.items():
             if self._is_shortened and self._has_enough(kind):

@@ -7,14 +7,16 @@ and accurate (see ``calibration``); those with infinities and NaN follow their o
 
 from __future__ import annotations
 
+import itertools
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 import torch
 
-from engine.problem.values import map_arguments
+from engine.domain.model import Operand, Role
+from engine.problem.values import map_arguments, tensors
 from engine.trial.judge import copied_rows, equal_numbers, graded, structure
 from engine.trial.judge.blocks import in_blocks
 
@@ -72,20 +74,60 @@ def _with_few_outliers(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     return tensor
 
 
+def _few_set_to(least: float, most: float) -> Change:
+    """Three random elements get the largest magnitude times a random factor, with their sign."""
+
+    def change(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
+        flat = tensor.view(-1)
+        if places := _few_places(flat, rng):
+            flat[places] = (_largest(flat) * rng.uniform(least, most)).expand(len(places)).copysign(flat[places])
+        return tensor
+
+    return change
+
+
+def _with_few_zeros(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
+    """Three random elements are 0. Of a few numbers none is: one temperature of zero would leave nothing to compare."""
+    flat = tensor.view(-1)
+    if flat.numel() >= _MANY:
+        flat[_few_places(flat, rng)] = 0
+    return tensor
+
+
+def _with_few_ones(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
+    """Three random elements are 1 or −1, with their sign; not of a few numbers."""
+    flat = tensor.view(-1)
+    if flat.numel() >= _MANY:
+        places = _few_places(flat, rng)
+        flat[places] = torch.ones_like(flat[places]).copysign(flat[places])
+    return tensor
+
+
 def _few_places(flat: torch.Tensor, rng: Random) -> list[int]:
     return sorted({rng.randrange(flat.numel()) for _ in range(_FEW if flat.numel() else 0)})
 
 
 _FEW = 3
+_MANY = 64
+"""Elements of a tensor of which three are few."""
 
 
 def _at_edges(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     """The first and the last place of a random dimension are raised by 1000: a loop that misses one shows."""
+    return _edges_raised(tensor, rng, 1000.0)
+
+
+def _at_edges_by_largest(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
+    """The same, raised by the largest magnitude times a factor from 3 to 8."""
+    return _edges_raised(tensor, rng, float(_largest(tensor)) * rng.uniform(3, 8) if tensor.numel() else 0.0)
+
+
+def _edges_raised(tensor: torch.Tensor, rng: Random, by: float) -> torch.Tensor:
     if not tensor.numel() or not tensor.dim():
         return tensor
     dim = rng.randrange(tensor.dim())
     for place in (0, -1):
-        tensor.select(dim, place).add_(1000.0)
+        tensor.select(dim, place).add_(by)
     return tensor
 
 
@@ -191,9 +233,12 @@ def _with_nans(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     return tensor
 
 
-EDGES = "edges"
+EDGES, NEARER_EDGES = "edges", "edges x5"
+FEW, FEW_X30, FEW_X5 = "few", "few x30", "few x5"
+FEW_ZEROS, FEW_ONES = "few zeros", "few ones"
 NEAR_ONE = "near one"
 ZERO_SLICES = "zero slices"
+EQUAL_ROWS = "equal rows"
 INFINITIES, NANS = "infinities", "NaN"
 SPECIAL = (INFINITIES, NANS)
 """Distributions with infinite or NaN elements."""
@@ -208,16 +253,22 @@ PERTURBATIONS: dict[str, Change] = {
     "raised": _shifted(1000.0),
     "sunk": _shifted(-1000.0),
     EDGES: _at_edges,
+    NEARER_EDGES: _at_edges_by_largest,
     NEAR_ONE: _near_one,
     "alternating": _alternating,
     "blocks": _in_blocks,
     "spiked": _spiked,
     "outliers": _with_outliers,
-    "few": _with_few_outliers,
+    FEW: _with_few_outliers,
+    FEW_X30: _few_set_to(24.0, 32.0),
+    FEW_X5: _few_set_to(3.0, 8.0),
     "ties": _tied,
     "zeros": _with_zeros,
     "ones": _with_ones,
+    FEW_ZEROS: _with_few_zeros,
+    FEW_ONES: _with_few_ones,
     ZERO_SLICES: _with_zero_slices,
+    EQUAL_ROWS: copied_rows.with_equal_rows,
     "denormals": _with_denormals,
     INFINITIES: _with_infinities,
     NANS: _with_nans,
@@ -229,16 +280,36 @@ GRADED = "graded"
 """Inputs that share a dimension are graded along it, one against the others (``graded``)."""
 COPIES = "copies"
 """Rows of one input are copies of another's (``copied_rows``)."""
-WIDE_ONLY = ("raised", "sunk", EDGES, "outliers", "few")
+INSTEAD_OF = {NEARER_EDGES: EDGES, FEW_X30: FEW}
+"""Distributions of smaller numbers, used where these cannot be, as in half precision. ``FEW_X5`` is always tried: whether an
+exponential bears ``FEW`` depends on the three elements."""
+SPARSE = (FEW, FEW_X30, FEW_X5)
+"""Distributions of large numbers that a kernel does not find by sampling."""
+WIDE_ONLY = ("raised", "sunk", EDGES, "outliers", FEW)
 """Not for half precision: 1000 + x loses x, and 1000² overflows."""
 NOT_FOR_HALF = (*WIDE_ONLY, NEAR_ONE)
 """In half precision few numbers lie near one."""
-TYING = ("ties", "zeros", "ones", ZERO_SLICES, "denormals", COPIES)
+TYING = ("ties", "zeros", "ones", FEW_ZEROS, FEW_ONES, ZERO_SLICES, EQUAL_ROWS, "denormals", COPIES)
 """Many elements are equal, or will be after any arithmetic: 1 + x is 1 for every denormal x."""
 
 
-def perturb(inputs: tuple[object, ...], distribution: str, seed: int | None = None) -> tuple[object, ...]:
+def can_change_some(operands: Sequence[Operand], distribution: str) -> bool:
+    """Whether there are several inputs that the distribution changes each by itself."""
+    dtypes: list[torch.dtype] = [getattr(torch, o.dtype) for o in operands if o.role is Role.INPUT]
+    return distribution in PERTURBATIONS and sum(_is_changed(dtype, distribution) for dtype in dtypes) > 1
+
+
+def _is_changed(dtype: torch.dtype, distribution: str) -> bool:
+    return dtype.is_floating_point or (dtype.is_complex and distribution not in SPECIAL)
+
+
+def perturb(
+    inputs: tuple[object, ...], distribution: str, seed: int | None = None, *, partly: bool = False
+) -> tuple[object, ...]:
     """``inputs`` in this distribution, the same for the same seed; non-tensor inputs are unchanged.
+
+    ``partly``: some inputs of several that would change stay as they are, at random, at least one of them and not all. A small
+    one, as a bias, would tell a kernel whether the large one is perturbed.
 
     Integers and booleans change in ``UNEQUAL`` only, complex numbers in all but ``SPECIAL``, ``GRADED`` and ``COPIES``. Zeros
     among other numbers and symmetry are kept (``structure``). The given tensors stay as they are. Beside their copies, memory
@@ -254,11 +325,15 @@ def perturb(inputs: tuple[object, ...], distribution: str, seed: int | None = No
     if distribution == COPIES:
         return copied_rows.with_copies(inputs, rng)
     change = PERTURBATIONS[distribution]
+    places = [place for place, t in enumerate(tensors(list(inputs))) if _is_changed(t.dtype, distribution)]
+    if partly and len(places) > 1:
+        places = rng.sample(places, rng.randrange(1, len(places)))
+    place = itertools.count()
 
     def changed(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_complex() and distribution not in SPECIAL:
-            return _in_parts(tensor, change, rng)
-        return _changed(tensor, change, rng) if tensor.is_floating_point() else tensor
+        if next(place) not in places:
+            return tensor
+        return (_in_parts if tensor.is_complex() else _changed)(tensor, change, rng)
 
     return map_arguments(changed, inputs)
 

@@ -26,10 +26,11 @@ from engine.trial.judge.blocks import as_integers
 from engine.trial.judge.calibration import Calibration
 from engine.trial.judge.cases import Case, ReferenceOnCase, draws_alike, fresh_seed, output_names
 from engine.trial.judge.comparison import NO_ERROR
+from engine.trial.judge.draw import Draw, has_outputs
 from engine.trial.judge.format_check import format_verdict, ruling_of_several
 from engine.trial.judge.guards import PATTERN, Guards
 from engine.trial.judge.mismatch_tally import evidence, unwritten
-from engine.trial.judge.perturbations import OWN, perturb
+from engine.trial.judge.perturbations import OWN, can_change_some
 from engine.trial.judge.repeated_writes import unless_undefined
 from engine.trial.judge.runner_memory import Outputs
 from engine.trial.judge.swaps import swap_few, with_swaps
@@ -40,17 +41,6 @@ from engine.trial.judge.written_memory import WrittenMemory
 from engine.trial.messages import ArenaHandle, Slot
 from engine.trial.shared import arena
 from engine.trial.shared.layout import NAN_BYTES, POISONS, operand_bytes, plan_layout
-
-
-@dataclass(frozen=True, slots=True)
-class _Draw:
-    """How inputs are drawn, any number of times."""
-
-    seed: int
-    perturbation_seed: int
-    distribution: str
-    swaps: tuple[int, ...] = ()
-    """Seeds of the elements that were swapped since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +82,10 @@ class TestBed:
             raise
         self._model: nn.Module | None = None
         self._drawing: Callable[[], nn.Module] = lambda: reference.model(0)
-        self._drawn = [_Draw(0, 0, OWN)] * self.slots
+        self._drawn = [Draw(0, 0)] * self.slots
         self._held: list[tuple[object, ...] | None] = [()] * self.slots
         """The inputs of a slot in the judge's own memory; ``None``: to be drawn again."""
-        self._known: tuple[tuple[_Draw, int, int | None], Sequence[torch.Tensor]] | None = None
+        self._known: tuple[tuple[Draw, int, int | None], Sequence[torch.Tensor]] | None = None
         """The last expected outputs, and the inputs and weights that they belong to."""
         self._poisons: list[tuple[int, ...]] = [(NAN_BYTES,)] * self.slots
         self._rng = torch.Generator().manual_seed(fresh_seed())
@@ -168,19 +158,25 @@ class TestBed:
     def _outputs(self) -> arena.Arena:
         return self._written.now
 
-    def draw(self, slot: int, distribution: str = OWN) -> None:
-        """Inputs for ``slot`` from a fresh secret seed, in the judge's own memory: drawn now, or when they are needed."""
-        self._drawn[slot], self._held[slot] = _Draw(fresh_seed(), fresh_seed(), distribution), None
-        if self._keeps_inputs:
+    def draw(self, slot: int, distribution: str = OWN, *, partly: bool = False) -> None:
+        """Inputs for ``slot`` from a fresh secret seed, in the judge's own memory: drawn now, or when they are needed.
+
+        ``partly``: only some of the inputs are perturbed, if there are several and the reference does not fail on these.
+        """
+        some = partly and can_change_some(self.signature.operands, distribution)
+        self._drawn[slot], self._held[slot] = Draw(fresh_seed(), fresh_seed(), distribution, some), None
+        if self._keeps_inputs or some:
             self._hold(slot)
+        if some and not has_outputs(self.reference, self.draw_weights(), self._given(slot)):
+            return self.draw(slot, distribution)
+        return self.let_go(slot)
 
     def _given(self, slot: int) -> tuple[object, ...]:
         """The inputs of ``slot``, drawn again if they are not held."""
         held, draw = self._held[slot], self._drawn[slot]
         if held is not None:
             return held
-        inputs = perturb(self.with_scalars(self.reference.inputs(draw.seed)), draw.distribution, draw.perturbation_seed)
-        return with_swaps(inputs, draw.swaps)
+        return draw.inputs(self.reference, self._scalar_seed)
 
     def _hold(self, slot: int) -> tuple[object, ...]:
         """Keep the inputs of ``slot`` until ``let_go``."""
@@ -214,9 +210,9 @@ class TestBed:
         for operand, tensor in zip(self._read_slots(slot), arguments, strict=True):
             self._tensor(operand).copy_(tensor)
 
-    def refill(self, slot: int, distribution: str = OWN) -> None:
+    def refill(self, slot: int, distribution: str = OWN, *, partly: bool = False) -> None:
         """``draw`` and ``release``."""
-        self.draw(slot, distribution)
+        self.draw(slot, distribution, partly=partly)
         self.release(slot)
 
     def renew(self, slot: int) -> None:

@@ -19,6 +19,7 @@ from engine.problem.chance_holdout import BY_CHANCE
 from engine.problem.reference import Reference
 from engine.trial.judge import plausibility, roofline
 from engine.trial.judge.baselines import Baselines
+from engine.trial.judge.call_order import first_checks
 from engine.trial.judge.correctness_check import describe_check
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.fused_comparison import compile_ahead
@@ -29,7 +30,7 @@ from engine.trial.judge.known_calibrations import KnownCalibrations, shape_text
 from engine.trial.judge.measurement import MeasurementReport
 from engine.trial.judge.memory_room import needs_of, release_unused
 from engine.trial.judge.mismatch_tally import on_holdout
-from engine.trial.judge.perturbations import EDGES, OWN
+from engine.trial.judge.perturbations import EDGES, NEARER_EDGES, OWN
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.sustained_times import SustainedPair
 from engine.trial.judge.sustained_workload import SustainedWorkload
@@ -48,7 +49,7 @@ _OWN_S = 10.0
 _HOLDOUT_TRIALS = 2
 """Calls on the problem's own inputs on each hold-out shape."""
 _HOLDOUT_OTHERS = 2
-"""Perturbed distributions on each hold-out shape, besides ``EDGES``."""
+"""Perturbed distributions on each hold-out shape, besides raised edges."""
 _HOLDOUT_S = 5.0
 """After so many seconds no further call on perturbed inputs is made on a hold-out shape."""
 _SCREEN_SAMPLES = 6
@@ -59,6 +60,9 @@ _SCREEN_RETRIES = 2
 """Repetitions of a screen that raises doubts."""
 _PERTURBED = 3
 """Calls on perturbed inputs per process pair."""
+_AGAIN, _AGAIN_S = 1 / 3, 0.5
+"""The share of the perturbed distributions that are checked twice, the second time on some of the inputs; and the seconds after
+which no further one is."""
 _LEAST_PERTURBED = 4
 """Perturbed distributions that every workload of a suite is checked on; each distribution is tried on about two of them."""
 
@@ -244,10 +248,19 @@ class WorkloadTrial:
                 break
         jitter = self._determinism(bed, runner, slot, own)
         own.format_verdict = bed.format_verdict(slot)
-        for distribution in self._distributions(bed):
-            bed.refill(0, distribution)
-            judged_call(bed, runner, 0, perturbed, distribution)
+        self._check_perturbed(bed, runner, perturbed)
         return jitter
+
+    def _check_perturbed(self, bed: TestBed, runner: RunnerClient, tally: CheckTally) -> None:
+        """Every distribution on all inputs, and some of them again on some inputs, as long as that is quick."""
+        names, spent = self._distributions(bed), 0.0
+        for distribution, again in first_checks(self._tools.setup.order, names, math.ceil(_AGAIN * len(names))):
+            if again and spent > _AGAIN_S:
+                continue
+            began = time.monotonic()
+            bed.refill(0, distribution, partly=again)
+            judged_call(bed, runner, 0, tally, distribution)
+            spent += time.monotonic() - began if again else 0.0
 
     def _distributions(self, bed: TestBed) -> Sequence[str]:
         every = [name for name in bed.calibration.distributions if name != OWN]
@@ -321,14 +334,15 @@ class WorkloadTrial:
         return f"{done}, specialised" if candidate.specialised else done
 
     def _perturb_holdout(self, bed: TestBed, runner: RunnerClient) -> None:
-        """Calls on ``EDGES``, since where a loop ends depends on the shape, and on a few other kinds drawn at random."""
-        others = [name for name in bed.calibration.distributions if name not in (OWN, EDGES)]
+        """Calls on raised edges, since where a loop ends depends on the shape, and on a few other kinds drawn at random."""
+        edges = [name for name in (EDGES, NEARER_EDGES) if name in bed.calibration.distributions]
+        others = [name for name in bed.calibration.distributions if name not in (OWN, *edges)]
         drawn = self._tools.setup.order.sample(others, min(_HOLDOUT_OTHERS, len(others)))
         began, tally = time.monotonic(), CheckTally()
-        for distribution in (EDGES, *drawn) if EDGES in bed.calibration.distributions else drawn:
+        for distribution in (*edges, *drawn):
             if time.monotonic() - began > _HOLDOUT_S:
                 break
-            bed.refill(0, distribution)
+            bed.refill(0, distribution, partly=self._tools.setup.order.random() < 0.5)
             judged_call(bed, runner, 0, tally, distribution)
 
     # times

@@ -1,0 +1,40 @@
+"""How the inputs of one slot are drawn, any number of times alike. Imports torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from engine.domain.errors import ProblemError
+from engine.problem.reference import Reference
+from engine.trial.judge.perturbations import OWN, perturb
+from engine.trial.judge.swaps import with_swaps
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Seeds of inputs and of what is changed in them."""
+
+    seed: int
+    perturbation_seed: int
+    distribution: str = OWN
+    partly: bool = False
+    """Whether some of the inputs stay as the problem draws them."""
+    swaps: tuple[int, ...] = ()
+    """Seeds of the elements that were swapped since."""
+
+    def inputs(self, reference: Reference, scalar_seed: int | None) -> tuple[object, ...]:
+        """The arguments of ``forward``; ``scalar_seed``: that of other scalars, if they vary."""
+        own = reference.inputs(self.seed)
+        given = own if scalar_seed is None else reference.varied_scalars(own, scalar_seed)
+        return with_swaps(perturb(given, self.distribution, self.perturbation_seed, partly=self.partly), self.swaps)
+
+
+def has_outputs(reference: Reference, model: nn.Module, inputs: tuple[object, ...]) -> bool:
+    """Whether the reference computes outputs for these inputs."""
+    try:
+        reference.call(model, inputs)
+    except ProblemError:
+        return False
+    return True
