@@ -1,8 +1,8 @@
 """Varies parameters and buffers that a model's constructor fills with one number, or as an identity. Imports torch.
 
 Affine weights of ones, zero biases, running statistics and weights that copy their input hide a kernel that leaves them out.
-While a model is constructed, every such tensor gets random values near its number instead. Parameters of several ones, as the
-weights of norms, take either sign, since a maximum or ReLU commutes with positive factors only; other numbers keep theirs. The
+While a model is constructed, every such tensor gets random values near its number instead. Parameters, as the weights of norms,
+take either sign where the reference stays finite, since a maximum or ReLU commutes with positive factors only. The
 values depend on the seed, the number, the count of elements, the trial's device, on which they are drawn, and the tensor's
 place among those of as many elements in the order of registration: a kernel that takes one constant for another is wrong. A
 module with other names gets the same ones, and one that prepares its weights in the constructor prepares these. For a module
@@ -43,8 +43,12 @@ NORMS = -math.inf
 """The same for one that starts as the norms of another one's slices."""
 FACTORS = sys.float_info.max
 """The same for one of several ones that may take either sign."""
-_NEGATIVE = 0.25
-"""The share of factors that become negative."""
+OTHERS = -FACTORS
+"""The same for one of another number, or with one element."""
+_NEGATED = FACTORS / 2
+"""The same for one of these whose elements all change sign, on which the reference is tried."""
+_NEGATIVE, _ALONE = 0.25, 0.5
+"""The share of factors that become negative; how often one does that has one element."""
 
 
 class Varied(StrEnum):
@@ -101,27 +105,42 @@ def counted_constants(model: nn.Module) -> Counter[Constant]:
         if len(group) > 1 and _constant_of(group[0]) is None:
             found[COPIED, group[0].numel()] += len(group)
     found.update((NORMS, norms.numel()) for owner in model.modules() for norms in _norms_in(owner))
-    found.update((FACTORS, t.numel()) for t in model.parameters() if _can_be_factors(t) and _constant_of(t) == 1)
+    found.update((kind, t.numel()) for t in model.parameters() if (kind := _factors(t, _constant_of(t))) is not None)
     return found
 
 
-def _can_be_factors(tensor: Tensor) -> bool:
-    """Whether ones in this tensor may become negative: not those of buffers, as variances, nor a single one, as an exponent."""
-    return isinstance(tensor, nn.Parameter) and tensor.numel() > 1
+def _factors(tensor: Tensor, number: float | None) -> float | None:
+    """What stands for the ``number`` of this tensor if it may change its sign: not in a buffer, as a variance."""
+    if not isinstance(tensor, nn.Parameter) or not number:
+        return None
+    return FACTORS if number == 1 and tensor.numel() > 1 else OTHERS
 
 
-def with_usable_signs(constants: Counter[Constant], call: Callable[[], Iterable[Tensor]]) -> Counter[Constant]:
-    """``constants``, of which ones stay positive unless the outputs of ``call``, on a model that varies them, are finite.
+def with_usable_signs(
+    constants: Counter[Constant], outputs: Callable[[Counter[Constant]], Iterable[Tensor]]
+) -> Counter[Constant]:
+    """``constants``, of which those keep their sign with others of which the ``outputs`` are not finite.
 
-    A logarithm or a root of a negative parameter is not.
+    They are not for a logarithm or a root of a negative parameter, or an exponent. ``outputs`` of a model in which they vary.
     """
-    if not any(number == FACTORS for number, _ in constants):
-        return constants
+    for kept in ((), (OTHERS,), (FACTORS,), (OTHERS, FACTORS)):
+        found = Counter({one: count for one, count in constants.items() if one[0] not in kept})
+        signs = {number for number, _ in found} & {OTHERS, FACTORS}
+        if not signs:
+            break
+        tried = [found]
+        if OTHERS in signs:
+            tried.append(Counter({(_NEGATED if n == OTHERS else n, size): count for (n, size), count in found.items()}))
+        if all(_are_finite(one, outputs) for one in tried):
+            break
+    return found
+
+
+def _are_finite(constants: Counter[Constant], outputs: Callable[[Counter[Constant]], Iterable[Tensor]]) -> bool:
     try:
-        usable = all(bool(output.isfinite().all()) for output in call())
+        return all(bool(output.isfinite().all()) for output in outputs(constants))
     except ProblemError:
-        usable = False
-    return constants if usable else Counter({one: count for one, count in constants.items() if one[0] != FACTORS})
+        return False
 
 
 def _norms_in(owner: nn.Module) -> Iterator[Tensor]:
@@ -217,15 +236,21 @@ class _Variation:
         drawn_by = (self.seed, number, tensor.numel(), 0 if self.alike else place)
         draws = self._draws(tensor, drawn_by)
         values = number * (1 + _SHARE * draws) if number else _AROUND_ZERO * draws
-        if number == 1 and self._take_either_sign(tensor):
+        if share := self._negative_share(tensor, number):
             shares = (self._draws(tensor, (*drawn_by, FACTORS)) + 1) / 2
-            values = torch.where(shares < _NEGATIVE, -values, values)
+            values = torch.where(shares < share, -values, values)
         with torch.no_grad(), contextlib.suppress(RuntimeError):  # elements that share memory, as of expand(), stay
             tensor.copy_(values)
             self.varied.add(tensor.data_ptr())
 
-    def _take_either_sign(self, tensor: Tensor) -> bool:
-        return not self.alike and _can_be_factors(tensor) and (FACTORS, tensor.numel()) in self.constants
+    def _negative_share(self, tensor: Tensor, number: float) -> float:
+        """How many of the elements change their sign."""
+        kind, size = _factors(tensor, number), tensor.numel()
+        if self.alike or kind is None:
+            return 0.0
+        if kind == OTHERS and (_NEGATED, size) in self.constants:
+            return 1.0
+        return (_ALONE if size == 1 else _NEGATIVE) if (kind, size) in self.constants else 0.0
 
     def _may_be_constant(self, tensor: Tensor) -> bool:
         return any(tensor.numel() == count and math.isfinite(number) for number, count in self.constants)

@@ -36,7 +36,7 @@ from engine.problem.operation_count import OperationCounter
 from engine.problem.precision import cast, cast_model, float64_arithmetic
 from engine.problem.randomness import fingerprint, seeded
 from engine.problem.recurrences import OneTimeStep
-from engine.problem.scalar_arguments import has_scalars, takes_other_scalars, vary_scalars
+from engine.problem.scalar_arguments import Change, usable_change, vary_scalars
 from engine.problem.side_effects import SideEffects
 from engine.problem.values import OutputLayout, contiguous, equal_values, is_dense, map_arguments, output_tensors, tensors
 
@@ -68,7 +68,7 @@ class Reference:
         self._side_effects: SideEffects | None = None
         self._outputs = ForwardOutputs(self._loaded.file)
         self._constants: Counter[Constant] | None = None
-        self._scalars_vary: bool | None = None
+        self._scalars: Change | None = None
         self.exact_on_host = False
         """Whether float64 is computed on the host instead of the device."""
         self.exact_slices = 1
@@ -146,10 +146,12 @@ class Reference:
     def constants(self) -> Counter[Constant]:
         """The constant parameters and buffers that ``judged_model`` varies, and how many there are of each kind."""
         if self._constants is None:
-            self._constants = counted_constants(self.model(_FORWARD_SEED, sample=True))
-            call = lambda: self.call(self.judged_model(_FORWARD_SEED, sample=True), self.inputs(_FORWARD_SEED))  # noqa: E731
-            self._constants = with_usable_signs(self._constants, call)
+            self._constants = with_usable_signs(counted_constants(self.model(_FORWARD_SEED, sample=True)), self._outputs_with)
         return self._constants
+
+    def _outputs_with(self, constants: Counter[Constant]) -> tuple[Tensor, ...]:
+        self._constants = constants
+        return self.call(self.judged_model(_FORWARD_SEED, sample=True), self.inputs(_FORWARD_SEED))
 
     def keep_constants(self) -> None:
         """From now on ``judged_model`` varies nothing."""
@@ -157,10 +159,10 @@ class Reference:
 
     def varied_scalars(self, inputs: tuple[object, ...], seed: int) -> tuple[object, ...]:
         """``inputs`` with the floating-point scalars of ``seed``; unchanged if the reference fails with others."""
-        if self._scalars_vary is None:
+        if self._scalars is None:
             call = partial(self.call, self.model(_FORWARD_SEED, sample=True))
-            self._scalars_vary = has_scalars(inputs) and takes_other_scalars(call, self.inputs(_FORWARD_SEED))
-        return vary_scalars(inputs, seed) if self._scalars_vary else inputs
+            self._scalars = usable_change(call, self.inputs(_FORWARD_SEED))
+        return vary_scalars(inputs, seed, self._scalars)
 
     def has_random_outputs(self, model: nn.Module, inputs: tuple[object, ...]) -> bool:
         """Whether the outputs depend on random numbers that ``forward`` draws, so that no kernel can reproduce them."""
@@ -371,21 +373,19 @@ class Reference:
             return None
 
     def _run(self) -> ForwardTrace:
-        counter = OperationCounter(self.device)
         inputs, model = self.inputs(_FORWARD_SEED), self.model(_FORWARD_SEED, sample=True)
         if self._side_effects is None:
             self.call(model, inputs)  # the first call also compares, which would be counted
-        allocated, read = AllocationCounter(), ReadCounter()
+        allocated, read, counter = AllocationCounter(), ReadCounter(), OperationCounter(self.device)
         with allocated, read, counter:
             outputs = self.call(model, inputs)
-        memory = ForwardMemory(allocated.peak, WIDENING * allocated.peak)
-        return ForwardTrace(model_tensors(model), inputs, outputs, counter, memory, read)
+        peak = allocated.peak
+        return ForwardTrace(model_tensors(model), inputs, outputs, counter, ForwardMemory(peak, WIDENING * peak), read)
 
     def _signature(self, trace: ForwardTrace) -> Signature:
         rows, scalars, plain = argument_rows(self._loaded.forward_names(len(trace.inputs)), trace.inputs)
         rows += trace.state
-        alone = len(trace.outputs) == 1
-        rows += [("out" if alone else f"out{i}", Role.OUTPUT, t) for i, t in enumerate(trace.outputs)]
+        rows += [("out" if len(trace.outputs) == 1 else f"out{i}", Role.OUTPUT, t) for i, t in enumerate(trace.outputs)]
         constants = named_constants(self._loaded.numbers(), self._loaded.init_arguments(), scalars)
         operands = named_operands(rows, constants)
         check_outputs(self.problem, self.workload, operands)

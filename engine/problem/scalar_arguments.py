@@ -7,7 +7,8 @@ Integers and flags choose shapes, dimensions and algorithms; they stay.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum, auto
 from typing import Any
 
 import torch
@@ -15,31 +16,47 @@ from torch import Tensor
 
 from engine.domain.errors import ProblemError
 from engine.problem.argument_objects import is_object, made, parts
+from engine.problem.values import equal_values
 
 _SHARE = 0.25
 """A varied value lies within this share of the usual one, and keeps its sign."""
+_AROUND_ZERO = 0.5
+"""A varied zero lies within this."""
 _TRIALS = 5
 
 
-def has_scalars(arguments: object) -> bool:
-    """Whether any argument, or element of an argument, is a floating-point number other than zero."""
+class Change(Enum):
+    """How scalars vary. The first that the reference takes is used."""
+
+    ALL = auto()
+    """Zeros too, with either sign."""
+    ZEROS_POSITIVE = auto()
+    """As an epsilon or a probability must be."""
+    ZEROS_KEPT = auto()
+    NONE = auto()
+
+
+def scalars(arguments: object) -> Iterator[float]:
+    """Every floating-point number among the arguments and their elements."""
     match arguments:
         case bool() | Tensor():
-            return False
+            return
         case float():
-            return arguments != 0.0
+            yield arguments
         case Mapping():
-            return any(map(has_scalars, arguments.values()))
+            for inner in arguments.values():
+                yield from scalars(inner)
         case list() | tuple():
-            return any(map(has_scalars, arguments))
+            for inner in arguments:
+                yield from scalars(inner)
         case _ if is_object(arguments):
-            return has_scalars(parts(arguments))
-        case _:
-            return False
+            yield from scalars(parts(arguments))
 
 
-def vary_scalars(arguments: tuple[object, ...], seed: int) -> tuple[object, ...]:
-    """The arguments with every floating-point scalar varied: the same for the same seed. Zeros, infinities and NaN stay."""
+def vary_scalars(arguments: tuple[object, ...], seed: int, change: Change) -> tuple[object, ...]:
+    """The arguments with every floating-point scalar varied: the same for the same seed. Infinities and NaN stay."""
+    if change is Change.NONE:
+        return arguments
     dice = random.Random(seed)
 
     def varied(value: Any) -> Any:
@@ -47,7 +64,10 @@ def vary_scalars(arguments: tuple[object, ...], seed: int) -> tuple[object, ...]
             case Tensor():
                 return value
             case float():
-                return value * (1.0 + _SHARE * dice.uniform(-1.0, 1.0))
+                draw = dice.uniform(-1.0, 1.0)
+                if value or change is Change.ZEROS_KEPT:
+                    return value * (1.0 + _SHARE * draw)
+                return _AROUND_ZERO * (draw if change is Change.ALL else abs(draw))
             case Mapping():
                 return {key: varied(inner) for key, inner in value.items()}
             case tuple() if hasattr(value, "_fields"):
@@ -62,14 +82,34 @@ def vary_scalars(arguments: tuple[object, ...], seed: int) -> tuple[object, ...]
     return tuple(map(varied, arguments))
 
 
-def takes_other_scalars(forward: Callable[[tuple[object, ...]], tuple[Tensor, ...]], arguments: tuple[object, ...]) -> bool:
-    """Whether ``forward`` computes finite elements in the same places with other scalars.
+Forward = Callable[[tuple[object, ...], int], tuple[Tensor, ...]]
+"""Computes outputs from arguments and the seed of the random numbers that it draws."""
 
-    It is tried on the tensors of ``arguments``, which it must leave unchanged, and may raise ProblemError for other scalars.
+
+def usable_change(forward: Forward, arguments: tuple[object, ...]) -> Change:
+    """How scalars vary with ``forward``.
+
+    It must compute finite elements in the same places with other scalars; with others than zero the same for other random
+    numbers, of which a probability of zero draws none. It is tried on the tensors of ``arguments``, which it must leave
+    unchanged, and may raise ProblemError for other scalars.
     """
-    finite = [torch.isfinite(output) for output in forward(arguments)]
+    usual = list(scalars(arguments))
+    if not usual:
+        return Change.NONE
+    finite = [torch.isfinite(output) for output in forward(arguments, 0)]
+    tried = (Change.ALL, Change.ZEROS_POSITIVE, Change.ZEROS_KEPT) if 0.0 in usual else (Change.ZEROS_KEPT,)
+    return next((change for change in tried if _takes(forward, arguments, change, finite)), Change.NONE)
+
+
+def _takes(forward: Forward, arguments: tuple[object, ...], change: Change, finite: list[Tensor]) -> bool:
     try:
-        others = [forward(vary_scalars(arguments, seed)) for seed in range(_TRIALS)]
+        for seed in range(_TRIALS):
+            given = vary_scalars(arguments, seed, change)
+            outputs = forward(given, 0)
+            if not all(map(torch.equal, finite, map(torch.isfinite, outputs))):
+                return False
+            if change is not Change.ZEROS_KEPT and not all(map(equal_values, outputs, forward(given, 1))):
+                return False
     except ProblemError:
         return False
-    return all(all(map(torch.equal, finite, map(torch.isfinite, outputs))) for outputs in others)
+    return True

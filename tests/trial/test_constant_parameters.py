@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations
 from engine.domain import work as w
 from engine.domain.model import Contract, Dialect, FailureKind, Workload
 from engine.problem import catalog
-from engine.problem.constant_parameters import COPIED, FACTORS, NORMS, counted_constants, varied_constants
+from engine.problem.constant_parameters import COPIED, FACTORS, NORMS, OTHERS, counted_constants, varied_constants
 from engine.problem.reference import Reference
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
 from engine.trial.judge.calibration import calibrate
@@ -189,20 +189,51 @@ class Scaled(nn.Module):
         self.late = nn.Parameter(torch.rand(200))
         nn.init.constant_(self.late, 1.0)
         self.power = nn.Parameter(torch.ones(1))
+        self.scale = nn.Parameter(torch.full((300,), 0.1))
+        self.register_buffer("table", torch.full((300,), 0.2))
 
 
 @pytest.mark.parametrize("alike", [False, True])
-def test_factors_take_either_sign_and_other_ones_do_not(alike: bool) -> None:
+def test_parameters_take_either_sign_and_buffers_do_not(alike: bool) -> None:
     constants = counted_constants(Scaled())
-    with varied_constants(1, constants, torch.device("cpu"), alike=alike) as finish:
-        model = Scaled()
-        finish(model)
-    for factor in (model.norm.weight.detach(), model.gain.detach(), model.late.detach()):
-        assert float(factor.abs().min()) >= 0.75
+    powers = []
+    for seed in range(20):
+        with varied_constants(seed, constants, torch.device("cpu"), alike=alike) as finish:
+            model = Scaled()
+            finish(model)
+        powers.append(float(model.power.detach()))
+    assert (min(powers) < 0 < max(powers)) == (not alike)
+    factors = ((model.norm.weight, 1.0), (model.gain, 1.0), (model.late, 1.0), (model.scale, 0.1))
+    for factor, number in ((parameter.detach(), number) for parameter, number in factors):
+        assert float(factor.abs().min()) >= 0.74 * number
         assert 0.1 < float((factor < 0).float().mean()) < 0.4 or alike
         assert not (alike and bool((factor < 0).any()))
     assert float(model.state_dict()["norm.running_var"].min()) > 0
-    assert float(model.power.detach()) > 0
+    assert float(model.state_dict()["table"].min()) > 0
+
+
+@pytest.mark.parametrize(
+    ("computed", "several", "others"),
+    [
+        ("x * self.gain * self.scale * self.power", True, True),
+        ("x * self.gain * self.scale.sqrt()", True, False),
+        ("x * self.gain * self.power.log().exp()", True, False),
+        ("x * self.gain.sqrt() * self.scale", False, True),
+    ],
+)
+def test_parameters_change_their_sign_where_the_reference_stays_finite(
+    tmp_path: Path, computed: str, several: bool, others: bool
+) -> None:
+    file = tmp_path / "theirs.py"
+    tensors = "torch.ones(width), torch.ones(width) / 8, torch.ones(1)"
+    made = f"self.gain, self.scale, self.power = map(nn.Parameter, ({tensors}))"
+    text = REFERENCE.replace("self.eval()", made)
+    file.write_text(text.replace("return self.norm(x)", f"return {computed}"))
+    reference = Reference(catalog.find(str(file)), Workload("full", {}))
+    assert {number for number, _ in reference.constants if abs(number) > 2} == {*[FACTORS] * several, *[OTHERS] * others}
+    models = [reference.judged_model(seed) for seed in range(12)]
+    for name, varies in (("gain", several), ("scale", others), ("power", others)):
+        assert any(bool((getattr(model, name) < 0).any()) for model in models) == varies, name
 
 
 @pytest.mark.parametrize(("computed", "either"), [("x * self.gain", True), ("x * self.gain.sqrt()", False)])

@@ -15,7 +15,7 @@ from engine.domain import work as w
 from engine.domain.model import Contract, Dialect, FailureKind, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.problem.scalar_arguments import has_scalars, vary_scalars
+from engine.problem.scalar_arguments import Change, scalars, vary_scalars
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
 
 REFERENCE = """
@@ -61,9 +61,10 @@ def leaves(value: object) -> list[object]:
 
 @given(arguments=st.lists(values, max_size=4).map(tuple), seed=st.integers(0, 2**62))
 def test_only_floats_vary_and_keep_sign_and_magnitude(arguments: tuple[object, ...], seed: int) -> None:
-    varied = vary_scalars(arguments, seed)
-    assert varied == vary_scalars(arguments, seed)
-    assert has_scalars(arguments) == any(isinstance(leaf, float) and leaf != 0 for leaf in leaves(arguments))
+    varied = vary_scalars(arguments, seed, Change.ZEROS_KEPT)
+    assert varied == vary_scalars(arguments, seed, Change.ZEROS_KEPT)
+    assert list(scalars(arguments)) == [leaf for leaf in leaves(list(arguments)) if isinstance(leaf, float)]
+    assert vary_scalars(arguments, seed, Change.NONE) == arguments
     for before, after in zip(leaves(list(arguments)), leaves(list(varied)), strict=True):
         if isinstance(before, float):
             assert isinstance(after, float)
@@ -74,7 +75,7 @@ def test_only_floats_vary_and_keep_sign_and_magnitude(arguments: tuple[object, .
 
 def test_tensors_and_special_values_stay() -> None:
     tensor = torch.ones(3)
-    same, infinite, undefined = vary_scalars((tensor, math.inf, math.nan), 1)
+    same, infinite, undefined = vary_scalars((tensor, math.inf, math.nan), 1, Change.ALL)
     assert same is tensor
     assert infinite == math.inf
     assert isinstance(undefined, float)
@@ -89,6 +90,11 @@ def test_tensors_and_special_values_stay() -> None:
         ("return x.pow(s - 2.0) if s == 2.0 else x.neg().sqrt()", "2.0", False),  # another domain
         ("return x * {2.0: 1.0}[s]", "2.0", False),  # raises
         ("return x * s", "3", False),
+        ("return x + s * x.neg()", "0.0", True),
+        ("return x / s if s else x", "0.0", True),
+        ("return x + s ** 0.5", "0.0", True),  # takes no negative number
+        ("return torch.nn.functional.dropout(x, s)", "0.0", False),  # draws random numbers
+        ("return x * {0.0: 1.0}[s]", "0.0", False),
     ],
 )
 def test_scalars_vary_where_the_reference_takes_others(tmp_path: Path, forward: str, inputs: str, varies: bool) -> None:
@@ -98,6 +104,15 @@ def test_scalars_vary_where_the_reference_takes_others(tmp_path: Path, forward: 
     reference = Reference(catalog.find(str(file)), Workload("full", {}))
     given = reference.inputs(1)
     assert (reference.varied_scalars(given, 5)[1] != given[1]) == varies
+
+
+def test_zeros_vary_with_the_signs_that_the_reference_takes() -> None:
+    found = {change: [vary_scalars((0.0,), seed, change)[0] for seed in range(40)] for change in Change}
+    assert found[Change.NONE] == found[Change.ZEROS_KEPT] == [0.0] * 40
+    for change, least in ((Change.ALL, -0.5), (Change.ZEROS_POSITIVE, 0.0)):
+        numbers = [number for number in found[change] if isinstance(number, float)]
+        assert least <= min(numbers) < least + 0.1
+        assert 0.4 < max(numbers) <= 0.5
 
 
 @pytest.mark.slow

@@ -29,12 +29,13 @@ class CallOrder:
 def first_checks(rng: random.Random, distributions: Sequence[str], again: int) -> list[tuple[str, bool]]:
     """Each distribution once in random order, and at random places so many of them ``again``, which is said of each.
 
-    One that changes a few elements comes first, if there is one: behind calls on the problem's own inputs. A kernel that is
-    careful for some calls after it has seen perturbed inputs is not yet careful there.
+    Those that change a few elements come again before others. One of them comes first, behind calls on the problem's own
+    inputs: a kernel that is careful for some calls after it has seen perturbed inputs is not yet careful there.
     """
-    calls = [*((name, False) for name in distributions), *((name, True) for name in rng.sample(distributions, again))]
+    repeated = sorted(rng.sample(distributions, len(distributions)), key=lambda name: name not in SPARSE)[:again]
+    calls = [*((name, False) for name in distributions), *((name, True) for name in repeated)]
     rng.shuffle(calls)
-    sparse = next((place for place, (name, repeated) in enumerate(calls) if name in SPARSE and not repeated), 0)
+    sparse = next((place for place, call in enumerate(calls) if call[0] in SPARSE and not call[1]), 0)
     calls[:1], calls[sparse : sparse + 1] = calls[sparse : sparse + 1], calls[:1]
     return calls
 

@@ -325,9 +325,9 @@ def perturb(
     if distribution == COPIES:
         return copied_rows.with_copies(inputs, rng)
     change = PERTURBATIONS[distribution]
-    places = [place for place, t in enumerate(tensors(list(inputs))) if _is_changed(t.dtype, distribution)]
+    places = _places(inputs, distribution)
     if partly and len(places) > 1:
-        places = rng.sample(places, rng.randrange(1, len(places)))
+        places = _some(places, rng)
     place = itertools.count()
 
     def changed(tensor: torch.Tensor) -> torch.Tensor:
@@ -336,6 +336,18 @@ def perturb(
         return (_in_parts if tensor.is_complex() else _changed)(tensor, change, rng)
 
     return map_arguments(changed, inputs)
+
+
+def _places(inputs: tuple[object, ...], distribution: str) -> list[int]:
+    """The indices of the tensors that change, the largest one first."""
+    sizes = {place: t.numel() for place, t in enumerate(tensors(list(inputs))) if _is_changed(t.dtype, distribution)}
+    return sorted(sizes, key=lambda place: -sizes[place])
+
+
+def _some(places: list[int], rng: Random) -> list[int]:
+    """At least one and not all, at random; the first is more often among them: it is the others that tell of it."""
+    some = rng.sample(places, rng.randrange(1, len(places)))
+    return some if places[0] in some or rng.random() < 0.5 else [place for place in places if place not in some]
 
 
 def _changed(tensor: torch.Tensor, change: Change, rng: Random) -> torch.Tensor:

@@ -60,7 +60,7 @@ _SCREEN_RETRIES = 2
 """Repetitions of a screen that raises doubts."""
 _PERTURBED = 3
 """Calls on perturbed inputs per process pair."""
-_AGAIN, _AGAIN_S = 1 / 3, 0.5
+_AGAIN, _AGAIN_S = 0.5, 0.5
 """The share of the perturbed distributions that are checked twice, the second time on some of the inputs; and the seconds after
 which no further one is."""
 _LEAST_PERTURBED = 4
