@@ -20,7 +20,7 @@ from engine.trial.judge.arithmetic import round_to_tf32
 from engine.trial.judge.calibration import calibrate
 from engine.trial.judge.cases import ReferenceOnCase, make_case
 from engine.trial.judge.perturbations import SPECIAL, perturb
-from engine.trial.judge.tolerance import make_policy
+from engine.trial.judge.policies import make_policy
 
 Sum = Callable[[torch.Tensor], torch.Tensor]
 """Of each row, as a column."""

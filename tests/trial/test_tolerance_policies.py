@@ -20,8 +20,8 @@ from engine.trial.judge.calibration import Calibration, calibrate
 from engine.trial.judge.correctness_check import describe_check, try_trivial_models
 from engine.trial.judge.judged_calls import CheckTally, judge_outputs
 from engine.trial.judge.perturbations import OWN
+from engine.trial.judge.policies import AllclosePolicy, make_policy
 from engine.trial.judge.test_bed import Findings
-from engine.trial.judge.tolerance import AllclosePolicy, make_policy
 
 CLASSES = {OWN: {"fp32": ClassErrors(1e-7, 1e-7), "tf32": ClassErrors(3e-4, 3e-4), "half": ClassErrors(3e-3, 3e-3)}}
 

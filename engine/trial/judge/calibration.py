@@ -30,6 +30,7 @@ from engine.trial.judge.cases import (
     output_dtype,
     output_names,
 )
+from engine.trial.judge.class_policy import ClassPolicy
 from engine.trial.judge.comparison import compare
 from engine.trial.judge.format_check import decides, several_right
 from engine.trial.judge.perturbations import (
@@ -43,9 +44,10 @@ from engine.trial.judge.perturbations import (
     WIDE_ONLY,
     ZERO_SLICES,
 )
+from engine.trial.judge.policies import Policy, allowed_class, make_policy
 from engine.trial.judge.preparation_cache import KeptCalibration
 from engine.trial.judge.repeated_writes import DISTINCT, undefined_writes
-from engine.trial.judge.tolerance import HOPELESS, ClassPolicy, Policy, allowed_class, error_limit, make_policy
+from engine.trial.judge.tolerance import HOPELESS, error_limit
 
 _SEEDS = 2
 """Cases on the problem's own inputs."""

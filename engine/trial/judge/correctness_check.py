@@ -21,7 +21,8 @@ from engine.trial.judge.cases import Case, default_class, fresh_seed, make_case,
 from engine.trial.judge.comparison import finite_moments, spread_of
 from engine.trial.judge.format_check import refuses
 from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.tolerance import FACTORS, AllclosePolicy, Policy, allowed_class
+from engine.trial.judge.policies import AllclosePolicy, Policy, allowed_class
+from engine.trial.judge.tolerance import FACTORS
 
 _TILES = 64
 """One tile in this many is left unwritten."""

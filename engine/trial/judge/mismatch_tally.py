@@ -17,7 +17,8 @@ from engine.domain.preparation import ClassErrors
 from engine.trial.judge.blocks import as_rows_of_bytes, in_blocks, moments
 from engine.trial.judge.comparison import Errors, compared_exactly, spread_of
 from engine.trial.judge.mismatch_patterns import PERIODS, Sums, WrongCounts, observations
-from engine.trial.judge.tolerance import ORDER, AllclosePolicy, Policy, strictest_class
+from engine.trial.judge.policies import AllclosePolicy, Policy
+from engine.trial.judge.tolerance import ORDER, strictest_class
 
 BLOCK = 1 << 21
 """Elements of the reference that are looked at together."""

@@ -31,11 +31,12 @@ from engine.trial.judge.format_check import format_verdict, ruling_of_several
 from engine.trial.judge.guards import PATTERN, Guards
 from engine.trial.judge.mismatch_tally import evidence, unwritten
 from engine.trial.judge.perturbations import OWN, can_change_some
+from engine.trial.judge.policies import AllclosePolicy
 from engine.trial.judge.repeated_writes import unless_undefined
 from engine.trial.judge.runner_memory import Outputs
 from engine.trial.judge.swaps import swap_few, with_swaps
 from engine.trial.judge.taken_outputs import Left, OutputTaker, Taken
-from engine.trial.judge.tolerance import AllclosePolicy, CheckResult
+from engine.trial.judge.tolerance import CheckResult
 from engine.trial.judge.watch import Watch
 from engine.trial.judge.written_memory import WrittenMemory
 from engine.trial.messages import ArenaHandle, Slot
