@@ -8,6 +8,7 @@ from whoever wrote the folder: it cannot set what runs a program, names a server
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 import click
 
 from engine.cli.command_table import GROUPS, command_paths
+from engine.journal.regular_file import open_regular
 from engine.journal.user_folders import config_folder
 
 BUILD = "build"
@@ -56,13 +58,14 @@ def project_file() -> Path | None:
         here = Path.cwd()
     except OSError:
         return None
-    return next((place / PROJECT for place in (here, *here.parents) if (place / PROJECT).is_file()), None)
+    return next((place / PROJECT for place in (here, *here.parents) if os.path.lexists(place / PROJECT)), None)
 
 
 def files() -> list[ConfigFile]:
-    """The files in effect, the later ones over the earlier. Raises ConfigError."""
+    """The files in effect, the later ones over the earlier. Raises ConfigError, also for what is there and is no file:
+    a search without the limits in it would cost more than its user allowed."""
     found = [(user_file(), True), (project_file(), False)]
-    return [ConfigFile(path, trusted, _read(path)) for path, trusted in found if path is not None and path.is_file()]
+    return [ConfigFile(path, trusted, _read(path)) for path, trusted in found if path is not None and os.path.lexists(path)]
 
 
 def defaults(path: Sequence[str], command: click.Command, ctx: click.Context) -> dict[str, Any]:
@@ -163,10 +166,10 @@ def _checked(place: str, option: click.Option, value: object, command: click.Com
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(_LARGEST + 1)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror})") from error
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): correct or remove it") from error
     if len(data) > _LARGEST:
         raise ConfigError(f"{path} is larger than {_LARGEST >> 20} MiB")
     try:

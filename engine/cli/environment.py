@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from engine.cli import config
@@ -48,7 +49,13 @@ def configuration() -> list[tuple[str, str]]:
     """(file, whether it is in effect) for the help and ``doctor``."""
     found = [(config.user_file(), "the user's"), (config.project_file(), "the project's, the nearest upwards")]
     return [
-        (_shown(path), f"{whose}: {'in effect' if path.is_file() else 'not present'}") if path is not None
+        (_shown(path), f"{whose}: {_effect(path)}") if path is not None
         else (config.PROJECT, f"{whose}: none above the working folder")
         for path, whose in found
     ]  # fmt: skip
+
+
+def _effect(path: Path) -> str:
+    if path.is_file():
+        return "in effect"
+    return "not a file: commands stop there" if os.path.lexists(path) else "not present"

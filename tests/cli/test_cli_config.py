@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,21 @@ def test_what_is_wrong_in_a_file_is_one_line_with_its_name(
     assert words in line
     assert str(file) in line
     assert not (home / "sessions").exists()
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda f: f.symlink_to(f), lambda f: f.symlink_to("gone")])
+@pytest.mark.parametrize("project_s", [False, True])
+def test_a_file_that_cannot_be_read_is_not_ignored(
+    espalier: Call, home: Path, here: Path, make: Callable[[Path], object], project_s: bool
+) -> None:
+    file = project(here, "") if project_s else user(home, "")
+    file.unlink()
+    make(file)
+    line = espalier("run", "softmax", "--device", "cpu").error_line()
+    assert f"{file} cannot be read (" in line
+    assert "correct or remove it" in line
+    assert not (home / "sessions").exists()
+    assert espalier("--help").status == 0
 
 
 @pytest.mark.parametrize(
