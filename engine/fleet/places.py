@@ -17,7 +17,7 @@ _SPREAD_FROM, _CORES_EACH = 8, 4
 _CORES_A_BUILDER, _MOST_BUILDERS = 4, 8
 """A machine has a builder for each so many cores, and at most so many."""
 BUILD = "build"
-_LOCAL = re.compile(r"local(?::(\d{1,4}))?")
+_LOCAL = re.compile(r"local(?::([1-9]\d{0,3}))?")
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 

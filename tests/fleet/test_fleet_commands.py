@@ -71,7 +71,13 @@ def test_a_local_fleet_needs_no_ray(text: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("ray", "pip install"), ("node7:6379", "pip install"), ("locl", "unknown fleet"), ("local:x", "unknown")],
+    [
+        ("ray", "pip install"),
+        ("node7:6379", "pip install"),
+        ("locl", "unknown fleet"),
+        ("local:x", "unknown"),
+        ("local:0", "unknown"),
+    ],
 )
 def test_another_fleet_is_refused_in_one_line(text: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

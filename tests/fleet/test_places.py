@@ -43,7 +43,10 @@ def test_more_workers_than_devices_are_refused() -> None:
         places.local_places("cuda:0", 4, 2)
 
 
-@pytest.mark.parametrize(("text", "count"), [("local", 0), ("local:4", 4), ("ray", None), ("local:x", None), ("", None)])
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("local", 0), ("local:4", 4), ("ray", None), ("local:x", None), ("local:0", None), ("local:00", None), ("", None)],
+)
 def test_the_words_of_a_local_fleet(text: str, count: int | None) -> None:
     assert places.local_count(text) == count
 
