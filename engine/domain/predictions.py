@@ -15,6 +15,9 @@ from engine.domain.model import Interval
 from engine.domain.state import Idea, Kernel, SessionState, Stage
 from engine.domain.stats import significant
 
+_LEAST, _MOST = 1e-100, 1e100
+"""No measured speedup lies outside; ratios of those between do not overflow. A damaged journal may hold any number."""
+
 
 @dataclass(frozen=True, slots=True)
 class ScoredPrediction:
@@ -75,11 +78,11 @@ def gain(state: SessionState, kernel: Kernel) -> Interval | None:
 
 
 def _measured(state: SessionState, kernel: Kernel) -> Interval | None:
-    """Speedup over the ranking baseline, if it is sound, positive and finite."""
+    """Speedup over the ranking baseline, if it is sound, and its interval one that a measurement can give."""
     if kernel.measurement is None or kernel.stage is not Stage.MEASURED or not queries.is_sound(kernel):
         return None
     found = kernel.measurement.speedup.get(queries.ranking_baseline(state))
-    usable = found is not None and all(0 < end < math.inf for end in (found.low, found.value, found.high))
+    usable = found is not None and _LEAST <= found.low <= found.value <= found.high <= _MOST
     return found if usable else None
 
 

@@ -66,6 +66,15 @@ def test_no_gain_without_two_measurements() -> None:
     assert gain(screened, screened.kernels["k20"]) is None
 
 
+@pytest.mark.parametrize("ends", [(1.5, 5e-324), (1e-320, 1.6), (2.0, 1.9), (1.4, math.inf)])
+def test_an_interval_that_no_measurement_gives_is_no_gain(ends: tuple[float, float]) -> None:
+    state = _state(_tried("i2", 1.5, 3.0))
+    kernel = state.kernels["k20"]
+    assert kernel.measurement is not None
+    odd = {name: Interval(1.6, *ends) for name in kernel.measurement.speedup}
+    assert gain(state, replace(kernel, measurement=replace(kernel.measurement, speedup=odd))) is None
+
+
 def test_the_best_kernel_of_an_idea_counts() -> None:
     state = _state(_tried("i2", 1.5, 2.5, None, 3.0))
     best = best_kernel(state, state.ideas["i2"])
