@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.domain.model import Blob, Interval, Measurement, PrecisionClass, Signature
@@ -25,19 +24,6 @@ class ClassErrors:
 
     rel_fro: float
     max_scaled: float
-
-    def wider(self, *others: ClassErrors) -> ClassErrors:
-        """The largest error of each kind. NaN measures nothing and widens nothing; no error is within NaN alone."""
-        every = (self, *others)
-        return ClassErrors(_largest(one.rel_fro for one in every), _largest(one.max_scaled for one in every))
-
-    def times(self, factor: float) -> ClassErrors:
-        """A multiple of both errors."""
-        return ClassErrors(factor * self.rel_fro, factor * self.max_scaled)
-
-
-def _largest(errors: Iterable[float]) -> float:
-    return max((error for error in errors if not math.isnan(error)), default=math.nan)
 
 
 @dataclass(frozen=True, slots=True)

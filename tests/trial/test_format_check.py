@@ -9,7 +9,6 @@ import pytest
 import torch
 from problem import format_files as files
 
-from engine.domain.preparation import ClassErrors
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge import calibration, correctness_check, devices
@@ -17,9 +16,10 @@ from engine.trial.judge.calibration import calibrate
 from engine.trial.judge.correctness_check import try_trivial_models
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.format_check import format_verdict
+from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.test_bed import TestBed as Bed
 
-STRICT, LOOSE = ClassErrors(1e-6, 1e-6), ClassErrors(0.5, 0.5)
+STRICT, LOOSE = RelativeErrors(1e-6, 1e-6), RelativeErrors(0.5, 0.5)
 PROPERTY = files.REFERENCE_PY.replace(
     "check_implementation = make_match_reference(ref_kernel, rtol=1e-3, atol=1e-4)",
     "def check_implementation(data, output):\n"

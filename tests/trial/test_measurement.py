@@ -128,7 +128,7 @@ def test_baselines_are_called_in_samples_and_not_in_audits(judged: bool, monkeyp
 
     monkeypatch.setattr(interleaving, "_sample", sample)
     bed = SimpleNamespace(
-        slots=8, calibration=SimpleNamespace(distributions=(OWN,)), draw=lambda *_: None, release=lambda *_: None
+        slots=8, calibration=SimpleNamespace(distributions=(OWN,)), draw=lambda *_, **__: None, release=lambda *_: None
     )
     runner = SimpleNamespace(has_run=True)
     kernel, baselines = ({KERNEL: runner}, {"eager": runner}) if judged else ({}, {"eager": runner, "itself": runner})
@@ -150,7 +150,7 @@ def test_a_few_samples_have_enough_audits_to_know_what_they_vary_by(monkeypatch:
 
     monkeypatch.setattr(interleaving, "_sample", sample)
     calibration = SimpleNamespace(distributions=(OWN, "x64"))
-    bed = SimpleNamespace(slots=8, calibration=calibration, draw=lambda *_: None, release=lambda *_: None)
+    bed = SimpleNamespace(slots=8, calibration=calibration, draw=lambda *_, **__: None, release=lambda *_: None)
     runner = SimpleNamespace(has_run=True)
     contest = Contestants({KERNEL: runner}, {"eager": runner}, {NULL: runner}, {KERNEL: "plan"})
     quiet = SimpleNamespace(begin=lambda: None, is_present=lambda: False)
@@ -177,7 +177,7 @@ def test_fewer_calls_are_made_where_the_baselines_take_seconds(
 
     monkeypatch.setattr(interleaving, "_sample", sample)
     calibration = SimpleNamespace(distributions=(OWN, "x64", "ties", "zeros", "spiked"))
-    bed = SimpleNamespace(slots=8, calibration=calibration, draw=lambda *_: None, release=lambda *_: None)
+    bed = SimpleNamespace(slots=8, calibration=calibration, draw=lambda *_, **__: None, release=lambda *_: None)
     runner = SimpleNamespace(has_run=False)
     contest = Contestants({KERNEL: runner}, {"eager": runner}, {NULL: runner}, {KERNEL: "plan"})
     quiet = SimpleNamespace(begin=lambda: None, is_present=lambda: False)

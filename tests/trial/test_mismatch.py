@@ -14,7 +14,7 @@ from engine.domain.mismatch import Mismatch, Pattern
 from engine.domain.mismatch_words import mismatch_rows, prompt_lines, share
 from engine.trial.judge.comparison import Errors
 from engine.trial.judge.mismatch_tally import MismatchTally, arithmetic_like, on_holdout
-from engine.trial.judge.tolerance import ClassErrors
+from engine.trial.judge.relative_errors import RelativeErrors
 
 Break = Callable[[torch.Tensor], object]
 NAN = math.nan
@@ -238,10 +238,11 @@ def test_indices_are_compared_exactly() -> None:
 
 
 def test_errors_of_float64_are_like_single_precision_where_that_explains_them() -> None:
-    classes = {"fp32": ClassErrors(1e-8, 1e-8), "half": ClassErrors(1e-3, 1e-3)}
+    classes = {"fp32": RelativeErrors(1e-8, 1e-8), "half": RelativeErrors(1e-3, 1e-3)}
     for rel_fro, words in ((2.6e-8, "single precision"), (1e-3, "half precision"), (0.5, "")):
         assert (
-            arithmetic_like(Errors(rel_fro, rel_fro, 1.0), {**classes, "fp32": ClassErrors(0.0, 0.0)}, torch.float64) == words
+            arithmetic_like(Errors(rel_fro, rel_fro, 1.0), {**classes, "fp32": RelativeErrors(0.0, 0.0)}, torch.float64)
+            == words
         )
     assert arithmetic_like(Errors(1e-3, 1e-3, 1.0), classes, torch.float32) == "half precision"
 

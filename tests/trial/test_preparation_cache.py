@@ -15,7 +15,6 @@ from trial.ground import tiny
 
 from engine.domain import work as w
 from engine.domain.model import Contract, Dialect, FailureKind, Interval
-from engine.domain.preparation import ClassErrors
 from engine.problem import catalog
 from engine.session.workbench import KernelTrial, open_workbench
 from engine.trial import protocol as p
@@ -25,12 +24,13 @@ from engine.trial.judge import peaks_cache
 from engine.trial.judge import preparation_cache as cache
 from engine.trial.judge.perturbations import PERTURBATIONS
 from engine.trial.judge.preparation_cache import Calibrations, KeptCalibration, PreparationKey
+from engine.trial.judge.relative_errors import RelativeErrors
 
 TESTS = Path(__file__).parent.parent
 PROBLEM = tiny()
 SMALL = catalog.workload_for(PROBLEM, "small")
 KEY = PreparationKey(PROBLEM, SMALL, (), b.device(), "class", ("eager", "compile"), True, (True, True))
-ERRORS = KeptCalibration({"own": {"fp32": ClassErrors(1e-7, float("inf"))}}, ("a note",), keeps_constants=True)
+ERRORS = KeptCalibration({"own": {"fp32": RelativeErrors(1e-7, float("inf"))}}, ("a note",), keeps_constants=True)
 CALIBRATIONS = cache.encode(Calibrations(ERRORS, {"n=5": ERRORS}))
 
 

@@ -12,7 +12,6 @@ from torch import nn
 
 from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass
-from engine.domain.preparation import ClassErrors
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge import cases, sums
@@ -21,6 +20,7 @@ from engine.trial.judge.calibration import calibrate
 from engine.trial.judge.cases import ReferenceOnCase, make_case
 from engine.trial.judge.perturbations import SPECIAL, perturb
 from engine.trial.judge.policies import make_policy
+from engine.trial.judge.relative_errors import RelativeErrors
 
 Sum = Callable[[torch.Tensor], torch.Tensor]
 """Of each row, as a column."""
@@ -353,7 +353,7 @@ def test_another_order_of_sums_is_right_where_scores_nearly_tie(tmp_path: Path, 
     (tmp_path / "attention.py").write_text(MASKED_ATTENTION)
     problem = catalog.find(str(tmp_path / "attention.py"))
     reference = Reference(problem, problem.workloads[0], "cpu")
-    policy = make_policy("class", PrecisionClass.FP32, {"x64": {"fp32": ClassErrors(1e-6, 5e-3)}}, torch.float32)
+    policy = make_policy("class", PrecisionClass.FP32, {"x64": {"fp32": RelativeErrors(1e-6, 5e-3)}}, torch.float32)
     q, k, v, mask = inputs = tuple(t for t in perturb(reference.inputs(seed), "x64") if isinstance(t, torch.Tensor))
     model = reference.judged_model(0, sample=True)
     case = cases.Case(model, lambda: inputs, reference.exact(model, inputs).outputs)

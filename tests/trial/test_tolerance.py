@@ -10,12 +10,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from engine.domain.model import PrecisionClass
-from engine.domain.preparation import ClassErrors
 from engine.trial.judge.comparison import NO_ERROR, Errors, compare
+from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.tolerance import error_limit, strictest_class, within
 
 SEEDS = st.integers(0, 2**32)
-EVERYTHING = ClassErrors(math.inf, math.inf)
+EVERYTHING = RelativeErrors(math.inf, math.inf)
 
 
 def normal(seed: int, *shape: int) -> torch.Tensor:
@@ -55,7 +55,7 @@ def test_one_wrong_element_among_ten_thousand_exceeds_the_limit(seed: int, place
     output[place] += by * (1 + abs(expected[place]))
     found = errors(output, expected)
     assert found.max_scaled >= 0.45 * by / 2
-    assert not within(found, ClassErrors(1.0, 0.1))
+    assert not within(found, RelativeErrors(1.0, 0.1))
 
 
 @given(SEEDS, st.integers(0, 19), st.sampled_from([math.nan, math.inf, -math.inf]), st.sampled_from(["float32", "float16"]))
@@ -121,20 +121,20 @@ def test_the_worst_output_counts() -> None:
     assert compare(outputs, expected, ["out0", "out1"]).flaw.startswith("out0")
 
 
-CLASSES = {"fp32": ClassErrors(1e-7, 2e-7), "tf32": ClassErrors(3e-4, 1e-3), "half": ClassErrors(3e-3, 1e-2)}
+CLASSES = {"fp32": RelativeErrors(1e-7, 2e-7), "tf32": RelativeErrors(3e-4, 1e-3), "half": RelativeErrors(3e-3, 1e-2)}
 
 
 def test_a_class_allows_its_factor_and_at_least_what_stricter_classes_allow() -> None:
     assert error_limit(PrecisionClass.FP32, CLASSES, torch.float32).rel_fro == pytest.approx(1e-6)
-    assert error_limit(PrecisionClass.TF32, CLASSES, torch.float32) == ClassErrors(pytest.approx(9e-4), pytest.approx(3e-3))
-    loose_fp32 = {**CLASSES, "fp32": ClassErrors(1e-2, 1e-2)}
+    assert error_limit(PrecisionClass.TF32, CLASSES, torch.float32) == RelativeErrors(pytest.approx(9e-4), pytest.approx(3e-3))
+    loose_fp32 = {**CLASSES, "fp32": RelativeErrors(1e-2, 1e-2)}
     assert error_limit(PrecisionClass.TF32, loose_fp32, torch.float32).rel_fro == pytest.approx(1e-1)
 
 
 @pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 2**-21), (torch.float16, 2**-10), (torch.bfloat16, 2**-7)])
 def test_an_exact_reference_does_not_require_exactness(dtype: torch.dtype, least: float) -> None:
-    exact = {"fp32": ClassErrors(0.0, 0.0), "half": ClassErrors(0.0, 0.0)}
-    assert error_limit(PrecisionClass.FP32, exact, dtype) == ClassErrors(least, least)
+    exact = {"fp32": RelativeErrors(0.0, 0.0), "half": RelativeErrors(0.0, 0.0)}
+    assert error_limit(PrecisionClass.FP32, exact, dtype) == RelativeErrors(least, least)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_the_worst_of_several_errors_is_nan_if_one_is() -> None:
 
 
 def test_an_undefined_error_of_the_reference_widens_no_limit() -> None:
-    undefined, known = ClassErrors(math.nan, math.nan), ClassErrors(1e-7, 1e-6)
+    undefined, known = RelativeErrors(math.nan, math.nan), RelativeErrors(1e-7, 1e-6)
     assert known.wider(undefined) == undefined.wider(known) == known
     assert not within(NO_ERROR, undefined.wider(undefined))
 

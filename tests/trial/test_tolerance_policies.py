@@ -12,7 +12,6 @@ import torch
 
 from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass, Workload
-from engine.domain.preparation import ClassErrors
 from engine.domain.settings import TOLERANCES
 from engine.problem import catalog
 from engine.problem.reference import Reference
@@ -21,9 +20,10 @@ from engine.trial.judge.correctness_check import describe_check, try_trivial_mod
 from engine.trial.judge.judged_calls import CheckTally, judge_outputs
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.policies import AllclosePolicy, make_policy
+from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.test_bed import Findings
 
-CLASSES = {OWN: {"fp32": ClassErrors(1e-7, 1e-7), "tf32": ClassErrors(3e-4, 3e-4), "half": ClassErrors(3e-3, 3e-3)}}
+CLASSES = {OWN: {"fp32": RelativeErrors(1e-7, 1e-7), "tf32": RelativeErrors(3e-4, 3e-4), "half": RelativeErrors(3e-3, 3e-3)}}
 
 
 def softmax(width: int, tolerance: str) -> tuple[Reference, Calibration]:
@@ -153,16 +153,16 @@ def test_only_perturbed_inputs_reject_an_input_echo_of_relu(tmp_path: Path, tole
 class Unasked:
     """A case that must not be consulted."""
 
-    def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, ClassErrors]:
+    def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, RelativeErrors]:
         raise AssertionError("asked")
 
-    def plain_sums(self) -> Iterator[ClassErrors]:
+    def plain_sums(self) -> Iterator[RelativeErrors]:
         raise AssertionError("asked")
 
-    def tf32_sums(self) -> ClassErrors | None:
+    def tf32_sums(self) -> RelativeErrors | None:
         raise AssertionError("asked")
 
-    def rounded_inputs(self) -> ClassErrors:
+    def rounded_inputs(self) -> RelativeErrors:
         raise AssertionError("asked")
 
     def undecided(self) -> list[torch.Tensor | None]:
@@ -184,11 +184,11 @@ def test_the_reference_error_on_the_same_case_is_allowed_within_limits(
     asked = []
 
     class Asked(Unasked):
-        def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, ClassErrors]:
+        def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, RelativeErrors]:
             asked.append(tuple(wanted))
-            return {"fp32": ClassErrors(case_reference, case_reference)}
+            return {"fp32": RelativeErrors(case_reference, case_reference)}
 
-        def plain_sums(self) -> Iterator[ClassErrors]:
+        def plain_sums(self) -> Iterator[RelativeErrors]:
             return iter(())
 
     ruling = policy.rule([(exact * (1 + error)).float()], [exact], ["out"], distribution, Asked())
@@ -207,18 +207,18 @@ class Sums(Unasked):
     library: float = 0.0
     rounded: float = 0.0
 
-    def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, ClassErrors]:
-        return {"fp32": ClassErrors(self.library, self.library)}
+    def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, RelativeErrors]:
+        return {"fp32": RelativeErrors(self.library, self.library)}
 
-    def plain_sums(self) -> Iterator[ClassErrors]:
-        yield ClassErrors(0.0, 0.0)
-        yield ClassErrors(self.plain, self.plain)
+    def plain_sums(self) -> Iterator[RelativeErrors]:
+        yield RelativeErrors(0.0, 0.0)
+        yield RelativeErrors(self.plain, self.plain)
 
-    def tf32_sums(self) -> ClassErrors | None:
-        return None if self.tf32 is None else ClassErrors(self.tf32, self.tf32)
+    def tf32_sums(self) -> RelativeErrors | None:
+        return None if self.tf32 is None else RelativeErrors(self.tf32, self.tf32)
 
-    def rounded_inputs(self) -> ClassErrors:
-        return ClassErrors(self.rounded, self.rounded)
+    def rounded_inputs(self) -> RelativeErrors:
+        return RelativeErrors(self.rounded, self.rounded)
 
 
 EXACT = torch.tensor([-1.0, 1.0] * 50, dtype=torch.float64)
@@ -263,7 +263,7 @@ def test_twice_the_error_of_plain_loops_is_allowed(distribution: str, plain: flo
     ],
 )
 def test_no_limit_of_a_distribution_reaches_the_error_of_lower_precision(case: Sums, error: float, passes: bool) -> None:
-    classes = {OWN: {"fp32": ClassErrors(1e-4, 1e-4)}, "spiked": {"fp32": ClassErrors(1e-4, 1e-2)}}
+    classes = {OWN: {"fp32": RelativeErrors(1e-4, 1e-4)}, "spiked": {"fp32": RelativeErrors(1e-4, 1e-2)}}
     policy = make_policy("class", PrecisionClass.FP32, classes, torch.float32)
     assert policy.rule([(EXACT * (1 + error)).float()], [EXACT], ["out"], "spiked", case).passed is passes
     wider = make_policy("class", PrecisionClass.TF32, classes, torch.float32)
@@ -284,10 +284,10 @@ def test_no_limit_of_a_distribution_reaches_the_error_of_lower_precision(case: S
 def test_ten_times_the_error_of_rounded_inputs_is_allowed_on_perturbed_ones(
     distribution: str, rounded: tuple[float, ...], error: float, passes: bool | str
 ) -> None:
-    draws = [ClassErrors(one, one) for one in rounded]
+    draws = [RelativeErrors(one, one) for one in rounded]
 
     class Rounded(Sums):
-        def rounded_inputs(self) -> ClassErrors:
+        def rounded_inputs(self) -> RelativeErrors:
             return draws.pop()
 
     policy = make_policy("class", PrecisionClass.FP32, {OWN: CLASSES[OWN], "x64": CLASSES[OWN]}, torch.float32)

@@ -18,34 +18,32 @@ import torch
 
 from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass
-from engine.domain.preparation import ClassErrors
 from engine.problem.reference import Reference
 from engine.trial.judge.candidate_distributions import candidates
 from engine.trial.judge.cases import (
     Case,
     class_errors,
     default_class,
-    inexact_outputs,
     make_case,
     output_dtype,
+    output_dtypes,
     output_names,
 )
 from engine.trial.judge.class_policy import ClassPolicy
-from engine.trial.judge.comparison import compare
+from engine.trial.judge.comparison import compare_inexact
 from engine.trial.judge.format_check import decides, several_right
 from engine.trial.judge.perturbations import (
     COPIES,
-    EQUAL_ROWS,
     GRADED,
     INSTEAD_OF,
-    NEAR_ONE,
     OWN,
     UNEQUAL,
-    WIDE_ONLY,
     ZERO_SLICES,
 )
+from engine.trial.judge.perturbed_limits import with_common_limits, with_more_room
 from engine.trial.judge.policies import Policy, allowed_class, make_policy
 from engine.trial.judge.preparation_cache import KeptCalibration
+from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.repeated_writes import DISTINCT, undefined_writes
 from engine.trial.judge.tolerance import HOPELESS, error_limit
 
@@ -56,22 +54,8 @@ _MOST_SEEDS, _VARIES = 8, HOPELESS / 10
 and the larger of two draws was seen to be a twentieth of the third."""
 _FEW_ELEMENTS = 16
 _FEW_ELEMENTS_ERROR = 1e-6
-"""Lower bound on a class's error where every output has fewer than 16 elements: too few to show how rounding errors vary, and
+"""Lower bound on a class's error of an output of fewer than 16 elements: too few to show how rounding errors vary, and
 all can be exact by luck. fp32 allows ten times this."""
-_PERTURBED_MAX_SCALED = 5e-3
-"""Lower bound on the error of a single element on perturbed inputs. The error of an unwritten element exceeds 0.5."""
-_PERTURBED_REL_FRO = 1e-6
-"""Lower bound on the error of a whole output in fp32 on perturbed inputs. Where an outlier is added to many small numbers, sums
-in another order than the library's showed 60 times its error. TF32's error is a few hundred times this bound."""
-_LARGE_REL_FRO = 1e-5
-"""The same for inputs of about 1000: half a unit in their last place is 3e-5, and an exponential makes it a relative error of
-the output. fp32 allows ten times this."""
-
-_CANCELLING = (NEAR_ONE, COPIES, EQUAL_ROWS)
-_CANCELLING_REL_FRO = 1e-3
-"""The same for inputs near one and for copied rows, where differences and logarithms cancel: they show what is left out, not
-how it is rounded."""
-
 _SLOW_S = 5.0
 """A case that takes longer is not repeated with another seed."""
 _PERTURBED_S = 20.0
@@ -133,15 +117,14 @@ def restore(reference: Reference, tolerance: str, kept: KeptCalibration) -> Cali
     """The calibration that was cached. Raises ProblemError for an unknown tolerance."""
     if kept.keeps_constants:
         reference.keep_constants()
-    policy = make_policy(tolerance, default_class(reference), kept.classes, output_dtype(reference))
-    return Calibration(policy, tuple(kept.classes), kept.notes, kept.several)
+    return Calibration(_policy(reference, tolerance, kept.classes), tuple(kept.classes), kept.notes, kept.several)
 
 
 @dataclass(slots=True)
 class _OwnCases:
     """What the reference shows on the problem's own inputs."""
 
-    classes: dict[str, ClassErrors] = field(default_factory=dict)
+    classes: dict[str, RelativeErrors] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     several: str = ""
     seconds: float = 0.0
@@ -160,7 +143,7 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
     if main is not None:
         own = {name: errors.wider(main.policy.classes[OWN].get(name, errors)) for name, errors in own.items()}
     classes = {OWN: own, **({} if main is None else _perturbed_as(main, own))}
-    policy = make_policy(tolerance, default, classes, dtype)
+    policy = _policy(reference, tolerance, classes)
     allowed = allowed_class(policy, default)
     against_float64 = isinstance(policy, ClassPolicy)
     several = found.several if against_float64 else ""
@@ -172,10 +155,14 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
         notes.append(_decided_by(reference, several))
     # The reference's notes are complete only after it was called.
     distinct_notes = tuple(dict.fromkeys((*reference.notes, *notes)))
-    return Calibration(make_policy(tolerance, default, classes, dtype), tuple(classes), distinct_notes, several)
+    return Calibration(_policy(reference, tolerance, classes), tuple(classes), distinct_notes, several)
 
 
-def _perturbed_as(main: Calibration, own: Mapping[str, ClassErrors]) -> dict[str, dict[str, ClassErrors]]:
+def _policy(reference: Reference, tolerance: str, classes: Mapping[str, Mapping[str, RelativeErrors]]) -> Policy:
+    return make_policy(tolerance, default_class(reference), classes, output_dtype(reference), output_dtypes(reference))
+
+
+def _perturbed_as(main: Calibration, own: Mapping[str, RelativeErrors]) -> dict[str, dict[str, RelativeErrors]]:
     """The workload's errors on perturbed inputs, no tighter than those on a hold-out's own; but for what depends on sizes."""
     return {
         distribution: {name: errors.wider(own.get(name, errors)) for name, errors in classes.items()}
@@ -193,7 +180,7 @@ def _own_cases(reference: Reference, default: PrecisionClass, main: Calibration 
     """
     every = (PrecisionClass.FP32, PrecisionClass.TF32, PrecisionClass.HALF)
     decides_half = default is PrecisionClass.HALF or tolerance == f"class:{PrecisionClass.HALF}"
-    least = _least_errors(reference, output_dtype(reference))
+    least = _least_errors(reference)
     known = _OwnCases(several=main.several if main is not None else "")
     since = time.monotonic()
     for trial in range(_MOST_SEEDS):
@@ -250,7 +237,7 @@ def _check_repeatable(
     if error <= _USUAL[default]:
         return
     one, other = called(), reference.call(case.model, case.inputs)
-    apart = compare(*inexact_outputs(one, other, output_names(reference))).rel_fro
+    apart = compare_inexact(one, other, output_names(reference)).rel_fro
     if apart > error / 4:
         raise ProblemError(
             f"{reference.problem.name}: two calls of the reference on the same inputs differ by {apart:.1g} of the output's "
@@ -265,17 +252,17 @@ def _check_writes(reference: Reference, case: Case) -> None:
         raise ProblemError(f"{reference.problem.name}: {undefined}; no kernel can match it: {DISTINCT}")
 
 
-def _least_errors(reference: Reference, dtype: torch.dtype) -> ClassErrors:
-    """Lower bound on a class's error: zero, except where all outputs are fp32 with few elements."""
+def _least_errors(reference: Reference) -> RelativeErrors:
+    """Lower bounds on a class's errors: zero, except for fp32 outputs of few elements."""
     sizes = [math.prod(o.shape) for o in reference.signature().operands if o.role == "output"]
-    least = _FEW_ELEMENTS_ERROR if dtype is torch.float32 and max(sizes) < _FEW_ELEMENTS else 0.0
-    return ClassErrors(least, least)
+    few = [size < _FEW_ELEMENTS and t is torch.float32 for size, t in zip(sizes, output_dtypes(reference), strict=True)]
+    return RelativeErrors.of_outputs([RelativeErrors(_FEW_ELEMENTS_ERROR * one, _FEW_ELEMENTS_ERROR * one) for one in few])
 
 
 def _perturbed_errors(
-    reference: Reference, allowed: PrecisionClass, dtype: torch.dtype, own: Mapping[str, ClassErrors], names: Sequence[str],
+    reference: Reference, allowed: PrecisionClass, dtype: torch.dtype, own: Mapping[str, RelativeErrors], names: Sequence[str],
     several: str,
-) -> tuple[dict[str, dict[str, ClassErrors]], str]:  # fmt: skip
+) -> tuple[dict[str, dict[str, RelativeErrors]], str]:  # fmt: skip
     """Errors on perturbed inputs, for the distributions that discriminate. Never below those on the problem's own inputs.
 
     Also the distribution on which several outputs were found to be right, if any: rank-deficient inputs are tried repeatedly.
@@ -284,7 +271,8 @@ def _perturbed_errors(
     (On inputs scaled down until only a bias is left, a library that adds it last is nearly exact; another order of summation is
     not.)
     """
-    found: dict[str, dict[str, ClassErrors]] = {}
+    found: dict[str, dict[str, RelativeErrors]] = {}
+    dtypes = output_dtypes(reference)
     wanted = tuple(dict.fromkeys((PrecisionClass.FP32, allowed)))
     for name in names:
         if INSTEAD_OF.get(name) in found:
@@ -292,21 +280,20 @@ def _perturbed_errors(
         errors, both_right = _perturbed_case(reference, name, wanted, seeks_several=not several)
         several = several or (name if both_right else "")
         if allowed.value in errors and error_limit(allowed, errors, dtype).rel_fro <= HOPELESS:
-            least = _CANCELLING_REL_FRO if name in _CANCELLING else _PERTURBED_REL_FRO
             found[name] = {
-                known: _with_more_room(here, dtype, least).wider(own.get(known, here)) for known, here in errors.items()
+                known: with_more_room(here, dtypes, name).wider(own.get(known, here)) for known, here in errors.items()
             }
     tries = _RANK_DEFICIENT if decides(reference) and len(names) > _LEAST_PERTURBED else 0
     for _ in range(tries):
         if several:
             break
         several = ZERO_SLICES if _perturbed_case(reference, ZERO_SLICES, wanted, seeks_several=True)[1] else ""
-    return _with_common_limits(found, dtype), several
+    return with_common_limits(found, dtypes), several
 
 
 def _perturbed_case(
     reference: Reference, name: str, wanted: tuple[PrecisionClass, ...], *, seeks_several: bool
-) -> tuple[Mapping[str, ClassErrors], bool]:
+) -> tuple[Mapping[str, RelativeErrors], bool]:
     """The errors on one case, none where the reference fails; and whether it shows several right outputs, if sought."""
     try:
         case = make_case(reference, name)
@@ -336,30 +323,3 @@ def _decided_by(reference: Reference, distribution: str) -> str:
         f"several outputs are right: on {where} {declared.checker} accepts outputs that differ by more than rounding; "
         "it decides on every call where an output differs from float64's"
     )
-
-
-def _with_common_limits(found: dict[str, dict[str, ClassErrors]], dtype: torch.dtype) -> dict[str, dict[str, ClassErrors]]:
-    """The same errors for all distributions of large inputs: their intermediate results are rounded alike.
-
-    A reference may be exact on one of them (a softmax with one outlier in each row), and a kernel that orders its products
-    and sums otherwise, or scales its inputs first, is not. In fp32 the error is at least ``_LARGE_REL_FRO``.
-    """
-    large = [found[name] for name in WIDE_ONLY if name in found]
-    common = {
-        precision: one[precision].wider(*(other[precision] for other in large if precision in other))
-        for one in large
-        for precision in one
-    }
-    fp32 = PrecisionClass.FP32.value
-    if dtype is torch.float32 and fp32 in common:
-        common[fp32] = common[fp32].wider(ClassErrors(_LARGE_REL_FRO, 0.0))
-    return {name: dict(common) if name in WIDE_ONLY else errors for name, errors in found.items()}
-
-
-def _with_more_room(errors: ClassErrors, dtype: torch.dtype, least: float) -> ClassErrors:
-    """The errors on perturbed inputs, widened: a single row can be ill-conditioned, for example by nearly tied scores.
-
-    ``least``: the lower bound on the error of a whole output in fp32.
-    """
-    rel_fro = max(errors.rel_fro, least) if dtype is torch.float32 else errors.rel_fro
-    return ClassErrors(rel_fro, max(errors.max_scaled, _PERTURBED_MAX_SCALED))

@@ -13,7 +13,6 @@ from torch import nn
 
 from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass
-from engine.domain.preparation import ClassErrors
 from engine.problem.loading import is_out_of_memory
 from engine.problem.operation_count import SHIPPED_WITH_TF32
 from engine.problem.randomness import seeded
@@ -21,8 +20,10 @@ from engine.problem.reference import Reference
 from engine.problem.values import map_arguments, tensors
 from engine.trial.judge import arithmetic, special_values, sums
 from engine.trial.judge.blocks import as_integers
-from engine.trial.judge.comparison import Errors, compare, compared_exactly
+from engine.trial.judge.comparison import compare_inexact, compared_exactly
+from engine.trial.judge.output_on_case import OutputOnCase, SharedAnswers
 from engine.trial.judge.perturbations import BY_CHANCE, DOWN, UP, nudged, perturb
+from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.ties import IndexTrace, equivalent
 from engine.trial.judge.undecided import SeenRange, seen_ranges
 
@@ -70,9 +71,14 @@ def output_names(reference: Reference) -> list[str]:
 
 def output_dtype(reference: Reference) -> torch.dtype:
     """The floating type of the outputs or their parts (the narrowest, if several), or their integer type."""
-    found: list[torch.dtype] = [getattr(torch, o.dtype).to_real() for o in reference.signature().operands if o.role == "output"]
+    found = output_dtypes(reference)
     floating = [d for d in found if d.is_floating_point]
     return min(floating, key=lambda d: torch.finfo(d).bits) if floating else found[0]
+
+
+def output_dtypes(reference: Reference) -> list[torch.dtype]:
+    """The type of each output or of its parts."""
+    return [getattr(torch, o.dtype).to_real() for o in reference.signature().operands if o.role == "output"]
 
 
 def default_class(reference: Reference) -> PrecisionClass:
@@ -85,28 +91,22 @@ def default_class(reference: Reference) -> PrecisionClass:
     return PrecisionClass.FP32
 
 
-def class_errors(reference: Reference, case: Case, wanted: Sequence[PrecisionClass]) -> dict[str, ClassErrors]:
+def class_errors(reference: Reference, case: Case, wanted: Sequence[PrecisionClass]) -> dict[str, RelativeErrors]:
     """Errors of the reference's own arithmetic in each wanted class on one case. A class that overflows is omitted."""
-    names = output_names(reference)
-    found: dict[str, ClassErrors] = {}
+    found: dict[str, RelativeErrors] = {}
     for precision in wanted:
-        worst: Errors | None = None
         for outputs in _in_class(reference, case, precision):
-            errors = compare(*inexact_outputs(outputs, case.expected, names))
-            if not errors.flaw:
-                worst = errors if worst is None else worst.worst(errors)
+            if (errors := _errors_on(reference, case, outputs)) is not None:
+                found[precision.value] = errors.wider(found.get(precision.value, errors))
             del outputs  # before the next ones are computed
-        if worst is not None:
-            found[precision.value] = ClassErrors(worst.rel_fro, worst.max_scaled)
     return found
 
 
-def inexact_outputs(
-    outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], names: Sequence[str]
-) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[str]]:
-    """The outputs that are not compared bit for bit, with what they are compared with; all where all are."""
-    chosen = [i for i, output in enumerate(outputs) if not compared_exactly(output)] or range(len(outputs))
-    return [outputs[i] for i in chosen], [expected[i] for i in chosen], [names[i] for i in chosen]
+def _errors_on(reference: Reference, case: Case, outputs: Sequence[torch.Tensor]) -> RelativeErrors | None:
+    """The errors of the reference's outputs on a case; ``None`` where no limit covers them."""
+    found = compare_inexact(outputs, case.expected, output_names(reference))
+    alone = [RelativeErrors(one.rel_fro, one.max_scaled) for one in found.by_output or [found]]
+    return None if found.flaw else RelativeErrors.of_outputs(alone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,32 +116,37 @@ class ReferenceOnCase:
     reference: Reference
     case: Case
 
-    def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, ClassErrors]:
+    def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, RelativeErrors]:
         """``class_errors`` of the case."""
         return class_errors(self.reference, self.case, wanted)
 
-    def plain_sums(self) -> Iterator[ClassErrors]:
-        """The reference errors with sums in plain loops, one order after the other; none where it fails so."""
-        yield from self._errors_in(partial(sums.in_loops, dtype=output_dtype(self.reference)))
+    def by_output(self, outputs: Sequence[torch.Tensor]) -> Sequence[OutputOnCase]:
+        """The reference on this case for each output by itself: it is called once for all of ``outputs``."""
+        shared = SharedAnswers(self, outputs)
+        return [OutputOnCase(shared, index, dtype) for index, dtype in enumerate(output_dtypes(self.reference))]
 
-    def tf32_sums(self) -> ClassErrors | None:
+    def plain_sums(self, dtype: torch.dtype | None = None) -> Iterator[RelativeErrors]:
+        """The reference errors with sums in plain loops, one order after the other; none where it fails so.
+
+        ``dtype``: the type of these sums, if not the outputs'.
+        """
+        yield from self._errors_in(partial(sums.in_loops, dtype=dtype or output_dtype(self.reference)))
+
+    def tf32_sums(self) -> RelativeErrors | None:
         """The reference error in fp32 with sums of terms that are rounded to TF32; ``None`` where it has none."""
         return next(self._errors_in(sums.of_tf32_terms), None)
 
-    def rounded_inputs(self) -> ClassErrors:
-        """How far the exact output moves where the inputs move by up to four units in the last place of the outputs' type."""
+    def rounded_inputs(self, dtype: torch.dtype | None = None) -> RelativeErrors:
+        """How far the output moves where the inputs move by up to four units in the last place of ``dtype`` (the outputs')."""
         with seeded(fresh_seed(), self.reference.device):
-            close = nudged(self.case.inputs, BY_CHANCE, output_dtype(self.reference))
+            close = nudged(self.case.inputs, BY_CHANCE, dtype or output_dtype(self.reference))
         moved = self.reference.exact(self.case.model, close).outputs
-        errors = compare(*inexact_outputs(moved, self.case.expected, output_names(self.reference)))
-        return ClassErrors(0.0, 0.0) if errors.flaw else ClassErrors(errors.rel_fro, errors.max_scaled)
+        return _errors_on(self.reference, self.case, moved) or RelativeErrors(0.0, 0.0)
 
-    def _errors_in(self, computed: _Computed) -> Iterator[ClassErrors]:
-        names = output_names(self.reference)
+    def _errors_in(self, computed: _Computed) -> Iterator[RelativeErrors]:
         for outputs in self._outputs(computed):
-            errors = compare(*inexact_outputs(outputs, self.case.expected, names))
-            if not errors.flaw:
-                yield ClassErrors(errors.rel_fro, errors.max_scaled)
+            if (errors := _errors_on(self.reference, self.case, outputs)) is not None:
+                yield errors
             del outputs  # before the next ones are computed
 
     def _outputs(self, computed: _Computed) -> Iterator[Sequence[torch.Tensor]]:
@@ -206,11 +211,10 @@ def _in_class(reference: Reference, case: Case, precision: PrecisionClass) -> It
     half_problem = default_class(reference) is PrecisionClass.HALF
     match precision:
         case PrecisionClass.FP32 if half_problem:
-            dtypes = [getattr(torch, o.dtype) for o in reference.signature().operands if o.role == "output"]
-            yield [e.to(d) for e, d in zip(case.expected, dtypes, strict=True)]
+            yield from _with_wide_outputs_in_fp32(reference, case)
         case PrecisionClass.FP32:
             yield arithmetic.in_fp32(call)
-            if output_dtype(reference) is torch.float64:
+            if torch.float64 in output_dtypes(reference):
                 yield from _in_float64_on_nudged_inputs(reference, case)
             elif case.note:
                 yield from _on_nudged_inputs(reference, case)
@@ -221,6 +225,21 @@ def _in_class(reference: Reference, case: Case, precision: PrecisionClass) -> It
         case PrecisionClass.HALF:
             models = (_whole_model_in(reference, case, dtype) for dtype in (torch.bfloat16, torch.float16))
             yield from itertools.islice((outputs for outputs in models if outputs is not None), 1)
+
+
+def _with_wide_outputs_in_fp32(reference: Reference, case: Case) -> Iterator[Sequence[torch.Tensor]]:
+    """The exact outputs in their types; beside outputs of half precision, fp32 ones as fp32 arithmetic gives them."""
+    dtypes = [getattr(torch, o.dtype) for o in reference.signature().operands if o.role == "output"]
+    rounded = [e.to(d) for e, d in zip(case.expected, dtypes, strict=True)]
+    yield rounded
+    wide = [dtype.to_real() in (torch.float32, torch.float64) for dtype in dtypes]
+    if len(dtypes) < 2 or not any(wide):
+        return
+    single = _whole_model_in(reference, case, torch.float32)
+    if single is not None:
+        yield [mine if is_wide else right for mine, right, is_wide in zip(single, rounded, wide, strict=True)]
+    if torch.float64 in map(torch.dtype.to_real, dtypes):
+        yield from _in_float64_on_nudged_inputs(reference, case)
 
 
 def _on_nudged_inputs(reference: Reference, case: Case) -> Iterator[Sequence[torch.Tensor]]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from engine.domain.model import PrecisionClass
-from engine.domain.preparation import ClassErrors
 from engine.trial.judge import special_values
 from engine.trial.judge.blocks import in_blocks, read_numbers
 from engine.trial.judge.comparison import (
@@ -28,6 +27,7 @@ from engine.trial.judge.comparison import (
     worst_of,
 )
 from engine.trial.judge.perturbations import OWN, SPECIAL, ZERO_SLICES
+from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.tolerance import (
     FACTORS,
     HOPELESS,
@@ -67,16 +67,30 @@ class ClassPolicy:
     """Errors against float64, up to a multiple of the reference error of the allowed class, per input distribution."""
 
     allowed: PrecisionClass
-    classes: Mapping[str, Mapping[str, ClassErrors]]
+    classes: Mapping[str, Mapping[str, RelativeErrors]]
     """Distribution → class → errors."""
     dtype: torch.dtype
+    """The floating type of the outputs, the narrowest if several; or their integer type."""
+    dtypes: tuple[torch.dtype, ...] = ()
+    """The type of each output where there are several: each has limits of its own."""
 
     @property
     def name(self) -> str:
         return f"class:{self.allowed.value} ({FACTORS[self.allowed]:g}x)"
 
-    def limit(self, distribution: str) -> ClassErrors:
+    def limit(self, distribution: str) -> RelativeErrors:
+        """Of all outputs, and of each."""
+        if self.dtypes:
+            return RelativeErrors.of_outputs([self.of_output(i).limit(distribution) for i in range(len(self.dtypes))])
         return error_limit(self.allowed, self.classes[distribution], self.dtype)
+
+    def of_output(self, index: int) -> ClassPolicy:
+        """The policy for one of several outputs."""
+        alone = {
+            distribution: {name: errors.for_output(index) for name, errors in classes.items()}
+            for distribution, classes in self.classes.items()
+        }
+        return ClassPolicy(self.allowed, alone, self.dtypes[index])
 
     def rule(
         self,
@@ -86,18 +100,38 @@ class ClassPolicy:
         distribution: str,
         case_reference: CaseReference | None = None,
     ) -> CheckResult:
-        """Whether the outputs are within tolerance. ``case_reference`` is consulted before a rejection.
+        """Whether the outputs are within tolerance, each by itself. ``case_reference`` is consulted before a rejection.
+
+        Perturbed inputs on which the reference itself fails are not judged, such as a division by the norm of zeros.
+        """
+        if distribution == ZERO_SLICES and not all(map(_is_finite, expected)):
+            return CheckResult(NO_ERROR, passed=True)
+        if not self.dtypes:
+            return self._rule(outputs, expected, names, distribution, case_reference)
+        on_case = [None] * len(outputs) if case_reference is None else case_reference.by_output(outputs)
+        alone = [
+            self.of_output(index)._rule([output], [right], [name], distribution, asked)
+            for index, (output, right, name, asked) in enumerate(zip(outputs, expected, names, on_case, strict=True))
+        ]
+        return _joined(alone, names)
+
+    def _rule(
+        self,
+        outputs: Sequence[torch.Tensor],
+        expected: Sequence[torch.Tensor],
+        names: Sequence[str],
+        distribution: str,
+        case_reference: CaseReference | None,
+    ) -> CheckResult:
+        """``rule`` with the same limits for all outputs.
 
         Calibration measures the reference error on a few cases, but it varies by orders of magnitude between cases (nearly tied
         scores, a floor() next to its step). The same multiple of the error on exactly this case is therefore allowed too, and
         the error of plain loops on it. It is consulted too before errors pass that lower precision would explain.
-        Perturbed inputs on which the reference itself fails are not judged, such as a division by the norm of zeros. Where it
-        returns NaN on them, as for the logarithm of a negative number, the output is open.
+        Where it returns NaN on perturbed inputs, as for the logarithm of a negative number, the output is open.
         """
         if distribution in SPECIAL and case_reference is not None:
             return self._special(outputs, expected, names, distribution, case_reference)
-        if distribution == ZERO_SLICES and not all(map(_is_finite, expected)):
-            return CheckResult(NO_ERROR, passed=True)
         errors = compare(outputs, expected, names)
         if errors.flaw and distribution != OWN:
             outputs = _with_undefined(outputs, expected)
@@ -125,8 +159,8 @@ class ClassPolicy:
         return CheckResult(errors, within(errors, limit), limit=limit)
 
     def _with_plain_sums(
-        self, errors: Errors, limit: ClassErrors, distribution: str, case_reference: CaseReference
-    ) -> ClassErrors:
+        self, errors: Errors, limit: RelativeErrors, distribution: str, case_reference: CaseReference
+    ) -> RelativeErrors:
         """``limit``, widened by plain loops where they could explain the errors.
 
         Perturbed inputs on which plain loops are hopeless tell nothing of a kernel that errs as much as they do.
@@ -141,14 +175,14 @@ class ClassPolicy:
                 break
         return limit
 
-    def _with_rounded_inputs(self, errors: Errors, limit: ClassErrors, case_reference: CaseReference) -> ClassErrors:
+    def _with_rounded_inputs(self, errors: Errors, limit: RelativeErrors, case_reference: CaseReference) -> RelativeErrors:
         """``limit``, widened by the error of rounding the inputs: the median of five, of which two may cross a step."""
         if self.dtype not in _SUMMED or within(errors, limit) or not errors.rel_fro <= MOST_FROM_ROUNDING:
             return limit
         drawn = sorted((case_reference.rounded_inputs() for _ in range(5)), key=lambda rounded: rounded.rel_fro)
         return limit.wider(drawn[2].times(ROUNDED_INPUTS_FACTOR))
 
-    def _below_tf32_sums(self, errors: Errors, limit: ClassErrors, case_reference: CaseReference) -> ClassErrors:
+    def _below_tf32_sums(self, errors: Errors, limit: RelativeErrors, case_reference: CaseReference) -> RelativeErrors:
         """The distribution's ``limit``, narrowed where errors within it are those of sums of lower precision and fp32 errs less
         here.
 
@@ -195,11 +229,30 @@ class ClassPolicy:
         return CheckResult(NO_ERROR, True, f"inputs with {distribution}: {what} elements differ from the reference's")
 
     def label(self, errors: Errors, distribution: str) -> PrecisionClass:
-        """The precision class of errors that passed; the allowed class if only the error on the same case covered them."""
+        """The precision class of errors that passed, the lowest of all outputs; the allowed class if only the error on the same
+        case covered them."""
+        if self.dtypes and errors.by_output:
+            alone = [self.of_output(index).label(one, distribution) for index, one in enumerate(errors.by_output)]
+            return max((one for one in alone if one in ORDER), key=ORDER.index, default=PrecisionClass.EXACT)
         if not self.dtype.is_floating_point:
             return PrecisionClass.EXACT
         found = strictest_class(errors, self.classes[distribution], self.dtype)
         return found if found in ORDER[: ORDER.index(self.allowed)] else self.allowed
+
+
+def _joined(alone: Sequence[CheckResult], names: Sequence[str]) -> CheckResult:
+    """The decision on all outputs: the first wrong one is named, before one of which nothing is known."""
+    limits = [one.limit for one in alone if one.limit is not None]
+    wrong = [index for index, one in enumerate(alone) if not one.passed]
+    first = min(wrong, key=lambda index: alone[index].own_errors is not None, default=None)
+    return CheckResult(
+        Errors.of_outputs([one.errors for one in alone]),
+        passed=first is None,
+        caveat="; ".join(dict.fromkeys(one.caveat for one in alone if one.caveat)),
+        limit=RelativeErrors.of_outputs(limits) if len(limits) == len(alone) else None,
+        own_errors=None if first is None else alone[first].own_errors,
+        output="" if first is None else names[first],
+    )
 
 
 def _with_undefined(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -215,13 +268,13 @@ def _is_finite(tensor: torch.Tensor) -> bool:
     return all(read_numbers([torch.isfinite(block).all() for (block,) in in_blocks(tensor, own_type=True)]))
 
 
-def _at_least(limit: ClassErrors, rounding: Errors) -> ClassErrors:
+def _at_least(limit: RelativeErrors, rounding: Errors) -> RelativeErrors:
     """``limit``, widened to a few times the error of rounding this case's exact outputs to the output's type.
 
     On perturbed inputs the spread of an output differs from case to case.
     """
     factor = FACTORS[PrecisionClass.HALF]
-    return limit.wider(ClassErrors(factor * rounding.rel_fro, factor * rounding.max_scaled))
+    return limit.wider(RelativeErrors(factor * rounding.rel_fro, factor * rounding.max_scaled))
 
 
 def _compare_with_ties(

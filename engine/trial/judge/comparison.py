@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -33,6 +33,17 @@ class Errors:
     max_scaled: float
     max_abs: float
     flaw: str = ""
+    by_output: tuple[Errors, ...] = ()
+    """The errors of each output where there are several; then the others are the largest of them."""
+
+    @staticmethod
+    def of_outputs(found: Sequence[Errors]) -> Errors:
+        """From the errors of each output."""
+        return replace(worst_of(found), by_output=tuple(found)) if len(found) > 1 else worst_of(found)
+
+    def for_output(self, output: int) -> Errors:
+        """The errors of one output."""
+        return self.by_output[output] if self.by_output else self
 
     @property
     def finite(self) -> bool:
@@ -46,6 +57,7 @@ class Errors:
             larger(self.max_scaled, other.max_scaled),
             larger(self.max_abs, other.max_abs),
             self.flaw or other.flaw,
+            tuple(self.for_output(i).worst(other.for_output(i)) for i in range(max(len(self.by_output), len(other.by_output)))),
         )
 
 
@@ -67,11 +79,19 @@ def compare(
 
     ``undecided`` masks, for each output, the integers that rounding alone decides: they may differ.
     """
-    worst = NO_ERROR
     masks = undecided or [None] * len(outputs)
-    for output, reference, name, mask in zip(outputs, expected, names, masks, strict=True):
-        worst = worst.worst(_compare_one(output, reference, name, mask))
-    return worst
+    return worst_of(_compare_one(*one) for one in zip(outputs, expected, names, masks, strict=True))
+
+
+def compare_inexact(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], names: Sequence[str]) -> Errors:
+    """Errors of the outputs that are not compared exactly, of each; of all where all are compared exactly."""
+    skips = not all(map(compared_exactly, outputs))
+    return Errors.of_outputs(
+        [
+            NO_ERROR if skips and compared_exactly(output) else _compare_one(output, reference, name)
+            for output, reference, name in zip(outputs, expected, names, strict=True)
+        ]
+    )
 
 
 def compared_exactly(tensor: torch.Tensor) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from engine.domain.model import PrecisionClass, Role
-from engine.domain.preparation import CorrectnessCheck, TrivialModel
+from engine.domain.preparation import ClassErrors, CorrectnessCheck, TrivialModel
 from engine.problem.reference import Reference
 from engine.problem.values import equal_values, tensors
 from engine.trial.judge.blocks import Moments
@@ -178,7 +178,8 @@ def describe_check(reference: Reference, calibration: Calibration) -> Correctnes
         allowed = PrecisionClass.EXACT
     perturbed = [d for d in calibration.distributions if d != OWN]
     notes = (*calibration.notes, *_seed_notes(reference), f"inputs: own{''.join(', ' + b for b in perturbed)}")
+    classes = {name: ClassErrors(errors.rel_fro, errors.max_scaled) for name, errors in policy.classes[OWN].items()}
     return CorrectnessCheck(
-        policy.name, allowed, limit.rel_fro, limit.max_scaled, FACTORS.get(allowed, 1.0), dict(policy.classes[OWN]),
+        policy.name, allowed, limit.rel_fro, limit.max_scaled, FACTORS.get(allowed, 1.0), classes,
         try_trivial_models(reference, calibration), notes,
     )  # fmt: skip

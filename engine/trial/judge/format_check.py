@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from engine.domain.errors import ProblemError
 from engine.domain.model import FailureKind
-from engine.domain.preparation import ClassErrors
 from engine.domain.problem_format import FormatTolerance, FormatVerdict
 from engine.problem.reference import Reference
 from engine.trial.judge.cases import Case
 from engine.trial.judge.comparison import NO_ERROR, Errors
 from engine.trial.judge.failures import TrialFailed
+from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.tolerance import CheckResult
 
 _LONGEST = 200
@@ -29,7 +29,7 @@ _ACCEPTED = (
 
 
 def format_verdict(
-    reference: Reference, model: nn.Module, inputs: tuple[object, ...], outputs: Sequence[Tensor], limit: ClassErrors
+    reference: Reference, model: nn.Module, inputs: tuple[object, ...], outputs: Sequence[Tensor], limit: RelativeErrors
 ) -> FormatVerdict | None:
     """What the format says of ``outputs``; ``None`` if it has neither a tolerance nor a checker. ``limit``: Espalier's.
 
@@ -65,7 +65,7 @@ def decides(reference: Reference) -> bool:
     return declared is not None and bool(declared.checker) and not declared.unique
 
 
-def several_right(reference: Reference, case: Case, errors: ClassErrors, called: Callable[[], Sequence[Tensor]]) -> bool:
+def several_right(reference: Reference, case: Case, errors: RelativeErrors, called: Callable[[], Sequence[Tensor]]) -> bool:
     """Whether the format accepts both of the reference's outputs on a case, in its own arithmetic and in float64, although they
     differ by more than rounding explains. ``errors``: how they differ. ``called``: gives the former.
 
@@ -140,7 +140,7 @@ def _under_cap(tolerance: FormatTolerance, outputs: Sequence[Tensor], expected: 
     return all(float((mine - right).abs().max()) <= tolerance.cap for mine, right in pairs)
 
 
-def _stricter(tolerance: FormatTolerance, limit: ClassErrors, expected: Sequence[Tensor]) -> str:
+def _stricter(tolerance: FormatTolerance, limit: RelativeErrors, expected: Sequence[Tensor]) -> str:
     """Whose limit on a single element is lower, for most elements: ``espalier``, ``format``, or empty if it depends."""
     shares = []
     for one in expected:

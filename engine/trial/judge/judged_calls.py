@@ -8,18 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from engine.domain.model import Contract, FailureKind
-from engine.domain.preparation import ClassErrors
 from engine.domain.problem_format import FormatVerdict
 from engine.trial.judge.call_times import CallHook, Timing
 from engine.trial.judge.comparison import NO_ERROR, Errors
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.perturbations import OWN
+from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.repeated_writes import DISTINCT
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.runner_memory import Outputs, RunnerMemory
 from engine.trial.judge.taken_outputs import Left, largest_difference
 from engine.trial.judge.test_bed import Findings, TestBed
-from engine.trial.judge.tolerance import CheckResult
+from engine.trial.judge.tolerance import CheckResult, within
 from engine.trial.judge.watch import Watch
 from engine.trial.messages import RunKernel
 from engine.trial.protocol import Candidate
@@ -31,7 +31,7 @@ class CheckTally:
 
     trials: int = 0
     errors: Errors = NO_ERROR
-    limit: ClassErrors | None = None
+    limit: RelativeErrors | None = None
     caveats: list[str] = field(default_factory=list)
     format_verdict: FormatVerdict | None = None
 
@@ -151,7 +151,7 @@ def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> N
         tally.caveats.append(findings.ruling.caveat)
     if not findings.ruling.passed:
         on = "" if distribution == OWN else f" on perturbed inputs ({distribution})"
-        what = errors.flaw or _beyond(errors, findings.ruling.limit)
+        what = errors.flaw or _beyond(findings.ruling)
         if findings.ruling.undefined:
             reason = f"call {tally.trials}{on} cannot be judged: {findings.ruling.undefined}: {DISTINCT}"
             raise TrialFailed(FailureKind.REJECTED, reason)
@@ -165,8 +165,12 @@ def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> N
         raise TrialFailed(FailureKind.MISMATCH, f"call {tally.trials}{on}: {what}", evidence=evidence)
 
 
-def _beyond(errors: Errors, limit: ClassErrors | None) -> str:
-    """The errors of outputs that are wrong, each with its limit where the policy has one."""
+def _beyond(ruling: CheckResult) -> str:
+    """The errors of the outputs, or of the wrong one of several, each with its limit where the policy has one."""
+    errors, limit = ruling.errors, ruling.limit
+    if errors.by_output and limit is not None:
+        first = next((i for i, one in enumerate(errors.by_output) if not within(one, limit.for_output(i))), 0)
+        return f"{ruling.output}: {_beyond(CheckResult(errors.for_output(first), False, limit=limit.for_output(first)))}"
     most_centred, most_scaled = (limit.rel_fro, limit.max_scaled) if limit is not None else (math.inf, math.inf)
     return (
         f"centred error {errors.rel_fro:.2e}{_with_limit(most_centred)}, worst element {errors.max_scaled:.2e} of its "

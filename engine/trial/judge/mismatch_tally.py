@@ -13,12 +13,12 @@ import torch
 
 from engine.domain.mismatch import Mismatch, WrongElement
 from engine.domain.model import PrecisionClass
-from engine.domain.preparation import ClassErrors
 from engine.trial.judge.blocks import as_rows_of_bytes, in_blocks, moments
 from engine.trial.judge.comparison import Errors, compared_exactly, spread_of
 from engine.trial.judge.mismatch_patterns import PERIODS, Sums, WrongCounts, observations
 from engine.trial.judge.policies import AllclosePolicy, Policy
-from engine.trial.judge.tolerance import ORDER, strictest_class
+from engine.trial.judge.relative_errors import RelativeErrors
+from engine.trial.judge.tolerance import ORDER, strictest_class, within
 
 BLOCK = 1 << 21
 """Elements of the reference that are looked at together."""
@@ -169,21 +169,25 @@ class MismatchTally:
 def evidence(
     policy: Policy,
     errors: Errors,
-    limit: ClassErrors,
+    limit: RelativeErrors,
     outputs: Sequence[torch.Tensor],
     expected: Sequence[torch.Tensor],
     names: Sequence[str],
-    classes: Mapping[str, ClassErrors],
+    classes: Mapping[str, RelativeErrors],
     poisons: Sequence[int],
 ) -> tuple[Mismatch, ...]:
     """The wrong elements of outputs that failed the check with these errors and limits, most wrong first."""
     found: list[Mismatch] = []
-    for output, right, name in zip(outputs, expected, names, strict=True):
-        tally = _tally(policy, errors, limit, output, right, name, poisons)
+    for index, (output, right, name) in enumerate(zip(outputs, expected, names, strict=True)):
+        mine, own_limit = errors.for_output(index), limit.for_output(index)
+        if errors.by_output and within(mine, own_limit):
+            continue
+        tally = _tally(policy, mine, own_limit, output, right, name, poisons)
+        own_classes = {known: one.for_output(index) for known, one in classes.items()}
         flat = right.reshape(-1)
         for start in range(0, flat.numel(), BLOCK):
             tally.add(start, flat[start : start + BLOCK].to(output.device))
-        if (one := tally.result(arithmetic_like(errors, classes, output.dtype))) is not None:
+        if (one := tally.result(arithmetic_like(mine, own_classes, output.dtype))) is not None:
             found.append(one)
     return tuple(sorted(found, key=lambda one: -one.share))
 
@@ -191,7 +195,7 @@ def evidence(
 def _tally(
     policy: Policy,
     errors: Errors,
-    limit: ClassErrors,
+    limit: RelativeErrors,
     output: torch.Tensor,
     right: torch.Tensor,
     name: str,
@@ -221,7 +225,7 @@ _SINGLE = 2.0**-21
 """Errors of float64 outputs that single precision explains: a few units in its last place."""
 
 
-def arithmetic_like(errors: Errors, classes: Mapping[str, ClassErrors], dtype: torch.dtype) -> str:
+def arithmetic_like(errors: Errors, classes: Mapping[str, RelativeErrors], dtype: torch.dtype) -> str:
     """The lower precision whose arithmetic errs as much; empty for none."""
     if errors.flaw or not dtype.is_floating_point or not any(name.value in classes for name in ORDER):
         return ""

@@ -14,10 +14,10 @@ import torch
 
 from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass
-from engine.domain.preparation import ClassErrors
 from engine.domain.settings import TOLERANCES
 from engine.trial.judge.class_policy import ClassPolicy
 from engine.trial.judge.comparison import Errors, compare, compared_exactly, finite_pairs, larger, real_parts
+from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.tolerance import CaseReference, CheckResult, error_limit
 
 _CRFM = 1e-2
@@ -34,15 +34,15 @@ class AllclosePolicy:
 
     policy: str
     tolerance: float
-    classes: Mapping[str, Mapping[str, ClassErrors]]
+    classes: Mapping[str, Mapping[str, RelativeErrors]]
     dtype: torch.dtype
 
     @property
     def name(self) -> str:
         return f"{self.policy} (allclose {self.tolerance:g} against eager)"
 
-    def limit(self, distribution: str) -> ClassErrors:
-        return ClassErrors(float("inf"), 1.0)
+    def limit(self, distribution: str) -> RelativeErrors:
+        return RelativeErrors(float("inf"), 1.0)
 
     def rule(
         self,
@@ -82,15 +82,23 @@ def allowed_class(policy: Policy, default: PrecisionClass) -> PrecisionClass:
 
 
 def make_policy(
-    text: str, default: PrecisionClass, classes: Mapping[str, Mapping[str, ClassErrors]], dtype: torch.dtype
+    text: str,
+    default: PrecisionClass,
+    classes: Mapping[str, Mapping[str, RelativeErrors]],
+    dtype: torch.dtype,
+    dtypes: Sequence[torch.dtype] = (),
 ) -> Policy:
-    """The policy named ``text``. Raises ProblemError for an unknown one. Of complex outputs the parts are compared."""
+    """The policy named ``text``. Raises ProblemError for an unknown one. Of complex outputs the parts are compared.
+
+    ``dtypes``: the type of each output; the class policy judges each of several by itself.
+    """
+    each = tuple(dtypes) if len(dtypes) > 1 else ()
     dtype = dtype.to_real()
     match text.partition(":"):
         case ("class", "", ""):
-            return ClassPolicy(default, classes, dtype)
+            return ClassPolicy(default, classes, dtype, each)
         case ("class", ":", name) if name in ("fp32", "tf32", "half"):
-            return ClassPolicy(PrecisionClass(name), classes, dtype)
+            return ClassPolicy(PrecisionClass(name), classes, dtype, each)
         case ("crfm", "", ""):
             return AllclosePolicy("crfm", _CRFM, classes, dtype)
         case ("kernelbench", "", ""):

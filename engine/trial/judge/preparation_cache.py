@@ -18,11 +18,12 @@ from pathlib import Path
 import msgspec
 
 from engine.domain.model import Device, Measurement, Problem, Workload
-from engine.domain.preparation import ClassErrors, Preparation
+from engine.domain.preparation import Preparation
 from engine.toolchain.cache import write_atomically
 from engine.trial.judge import baseline_cache
+from engine.trial.judge.relative_errors import RelativeErrors
 
-_SCHEME = 2
+_SCHEME = 3
 MOST_AGE = timedelta(days=7)
 """A preparation that is older is done again."""
 _MOST_BYTES = 4 << 20
@@ -35,7 +36,7 @@ _JUDGES_CODE = ("trial/judge", "trial/shared", "trial/runner", "problem")
 class KeptCalibration:
     """The reference's own errors by distribution and precision class, from which a policy is made."""
 
-    classes: Mapping[str, Mapping[str, ClassErrors]]
+    classes: Mapping[str, Mapping[str, RelativeErrors]]
     notes: tuple[str, ...]
     keeps_constants: bool = False
     """Whether the reference fails with other constant parameters."""

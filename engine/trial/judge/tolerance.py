@@ -13,8 +13,8 @@ import torch
 
 from engine.domain.mismatch import Mismatch
 from engine.domain.model import PrecisionClass
-from engine.domain.preparation import ClassErrors
 from engine.trial.judge.comparison import Errors
+from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.undecided import SeenRange
 
 HOPELESS = 0.25
@@ -31,7 +31,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 """Rounding to these types dominates every error: fp32 arithmetic gets no larger factor than half."""
 
 
-def error_limit(allowed: PrecisionClass, classes: Mapping[str, ClassErrors], dtype: torch.dtype) -> ClassErrors:
+def error_limit(allowed: PrecisionClass, classes: Mapping[str, RelativeErrors], dtype: torch.dtype) -> RelativeErrors:
     """The limits of class ``allowed``: the largest of its own and each stricter class's."""
     floor = _EPSILON.get(dtype, 0.0)
     rel_fro = max_scaled = floor
@@ -41,10 +41,10 @@ def error_limit(allowed: PrecisionClass, classes: Mapping[str, ClassErrors], dty
             factor = min(FACTORS[name], FACTORS[PrecisionClass.HALF]) if dtype in _HALVES else FACTORS[name]
             rel_fro = max(rel_fro, factor * found.rel_fro)
             max_scaled = max(max_scaled, factor * found.max_scaled)
-    return ClassErrors(rel_fro, max_scaled)
+    return RelativeErrors(rel_fro, max_scaled)
 
 
-def strictest_class(errors: Errors, classes: Mapping[str, ClassErrors], dtype: torch.dtype) -> PrecisionClass:
+def strictest_class(errors: Errors, classes: Mapping[str, RelativeErrors], dtype: torch.dtype) -> PrecisionClass:
     """The strictest class whose limits these errors meet."""
     for name in ORDER:
         limit = error_limit(name, classes, dtype)
@@ -53,24 +53,29 @@ def strictest_class(errors: Errors, classes: Mapping[str, ClassErrors], dtype: t
     return PrecisionClass.NONE
 
 
-def within(errors: Errors, limit: ClassErrors) -> bool:
-    """Whether ``errors`` meet ``limit``. NaN never does."""
+def within(errors: Errors, limit: RelativeErrors) -> bool:
+    """Whether ``errors`` meet ``limit``, those of each output its own. NaN never does."""
+    if errors.by_output:
+        return all(within(one, limit.for_output(index)) for index, one in enumerate(errors.by_output))
     return not errors.flaw and errors.rel_fro <= limit.rel_fro and errors.max_scaled <= limit.max_scaled
 
 
 class CaseReference(Protocol):
     """The reference on the judged case. Its methods call the reference."""
 
-    def errors(self, wanted: Sequence[PrecisionClass]) -> Mapping[str, ClassErrors]:
+    def by_output(self, outputs: Sequence[torch.Tensor]) -> Sequence[CaseReference]:
+        """The reference on this case for each output by itself."""
+
+    def errors(self, wanted: Sequence[PrecisionClass]) -> Mapping[str, RelativeErrors]:
         """The reference error in these precision classes."""
 
-    def plain_sums(self) -> Iterator[ClassErrors]:
+    def plain_sums(self) -> Iterator[RelativeErrors]:
         """The reference errors with sums in plain loops, one order after the other."""
 
-    def tf32_sums(self) -> ClassErrors | None:
+    def tf32_sums(self) -> RelativeErrors | None:
         """The reference error in fp32 with sums of terms that are rounded to TF32; ``None`` where it has none."""
 
-    def rounded_inputs(self) -> ClassErrors:
+    def rounded_inputs(self) -> RelativeErrors:
         """How far the output moves where the inputs move in their last places."""
 
     def undecided(self, most: float) -> Sequence[SeenRange | None]:
@@ -91,12 +96,14 @@ class CheckResult:
     passed: bool
     caveat: str = ""
     """A difference that is reported and does not fail the kernel."""
-    limit: ClassErrors | None = None
+    limit: RelativeErrors | None = None
     """The limits that were applied."""
-    own_errors: ClassErrors | None = None
+    own_errors: RelativeErrors | None = None
     """The reference's own errors on this case, if they are as large, and larger than any limit may be: nothing is known of the
     kernel then."""
     undefined: str = ""
     """Why nothing is known of the kernel: the reference's outputs on this case are undefined."""
     evidence: tuple[Mismatch, ...] = ()
     """Where the outputs are wrong."""
+    output: str = ""
+    """The name of the first wrong output, where there are several."""
