@@ -136,7 +136,7 @@ def test_the_wrong_one_of_several_outputs_is_named_with_its_limit(tmp_path: Path
     assert ruling.limit is not None
     outputs = outputs_of(case, kernel)
     classes = calibration.policy.classes[OWN]
-    found = evidence(calibration.policy, ruling.errors, ruling.limit, outputs, case.expected, names, classes, 0x5B)
+    found = evidence(calibration.policy, ruling.errors, ruling.limit, outputs, case.expected, names, classes, [0x5B])
     assert [one.output for one in found] == [names[0]]
 
 
