@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from shlex import quote
 
 from engine.cli.exit_codes import AWAITING, BAD_INPUT, DOUBTED, FAILED, INTERRUPTED, CommandExit, end
 from engine.cli.output import show, show_json
@@ -16,6 +15,7 @@ from engine.journal.shipped import is_shipped
 from engine.report.facts.summary import summarise
 from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line, ratio
 from engine.report.text.progress import failed_call
+from engine.report.text.shell import quoted
 from engine.report.text.tree import evidence, heading, tree
 from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome, RoundEnded
 
@@ -28,7 +28,7 @@ _LIFTED = {"seconds": "--time", "kernels": "--kernels", "plateau": "--plateau", 
 def print_session(state: SessionState, folder: Path, outcome: Outcome | None = None, bundle: Path | None = None) -> None:
     """The tree, its evidence, where the session stands and what to do next. ``bundle``: the file it was unpacked from."""
     session = ("session", Span(f"{(bundle or folder).absolute()}{_status(state, outcome)}"))
-    imports = [f"espalier open {quote(str(bundle))}: import and resume"]
+    imports = [f"espalier open {quoted(str(bundle))}: import and resume"]
     advice = imports if bundle is not None else next_steps(state, folder, outcome)
     steps = [] if quiet() else [("next", Span(text)) for text in advice]
     show([heading(state), "", *tree(state), "", *fields([*evidence(state), session, *steps])])

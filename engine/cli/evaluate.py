@@ -32,6 +32,7 @@ from engine.problem import catalog
 from engine.report.text import verdict as v
 from engine.report.text.head_to_head import head_to_head_lines
 from engine.report.text.lines import Line, Span, Tone, line, one_line, table, tunables
+from engine.report.text.shell import quoted
 from engine.session import trust
 from engine.session.seeds import read_kernel
 from engine.toolchain.kernel_file import SUFFIXES
@@ -113,7 +114,7 @@ def _exit_status(evaluation: Evaluation) -> int:
 
 def _next_step(problem: str, wanted: EvaluationRequest, evaluation: Evaluation) -> str:
     """What to do with the kernel next, as a command."""
-    file, name = quote(wanted.name), quote(problem)
+    file, name = quoted(wanted.name), quoted(problem)
     a = wanted.assignment
     shapes = f"--suite {quote(a.suite)}" if a.suite else f"--workload {quote(a.workload.name)}"
     where = f" --device {a.device} {shapes}"

@@ -15,6 +15,7 @@ from engine.cli.verbosity import quiet, verbosity
 from engine.codegen import scaffold as writing
 from engine.domain.model import Contract, Dialect
 from engine.problem import catalog
+from engine.report.text.shell import quoted
 from engine.session import trust
 from engine.session.devices import checked_device, default_workload
 from engine.session.requirements import check_torch
@@ -71,5 +72,5 @@ def scaffold(problem: str, **given: Any) -> None:
     where = "" if device == "cpu" else " --device cpu" if dialect is Dialect.CPP else ""
     if not quiet():
         judged_on = f"--suite {quote(given['suite'])}" if given["suite"] else f"--workload {quote(workload.name)}"
-        words = f"{quote(problem)} {quote(str(target))}{where} {judged_on}"
+        words = f"{quoted(problem)} {quoted(str(target))}{where} {judged_on}"
         show([f"wrote {target}; next: espalier eval {words}"], err=True)

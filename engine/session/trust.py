@@ -7,7 +7,6 @@ content: another reference, command or server needs another confirmation. Readin
 
 from __future__ import annotations
 
-import shlex
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -28,6 +27,7 @@ from engine.journal import store, trust_records, user_folders
 from engine.journal.shipped import is_shipped
 from engine.problem import catalog
 from engine.problem.digest import problem_digest
+from engine.report.text.shell import quoted
 from engine.sandbox.trial_sandbox import judge_reason
 
 _NO_RECORD = "there is no record that it was made or allowed here"
@@ -297,7 +297,7 @@ def _access(server: Server) -> ServerAccess:
 
 
 def _refusal(asked: TrustQuestion) -> str:
-    name = shlex.quote(asked.name)
+    name = quoted(asked.name)
     if asked.kind is PathKind.PROBLEM:
         return (
             f"the reference of {asked.name} would run outside a sandbox ({asked.unsandboxed}): "
