@@ -89,12 +89,13 @@ def show_idea(session: str, idea: str, as_json: bool) -> None:
         show_json({"idea": known, "measured": scored[0].measured if scored else None, "notes": notes})
         return
     text = known.text
+    over = f" over {known.parent}" if known.parent else ""
     rows: list[tuple[str, Span | str]] = [
         ("status", f"{_status(known)}{': ' + one_line(known.reason) if known.reason else ''}"),
         ("round", round_name(state, known.round).removeprefix("round ")),
         ("parent", known.parent or ""), ("by", f"{known.author}"), ("category", text.category),
         ("rationale", one_line(text.rationale)), ("expected", one_line(text.expected)), ("risks", one_line(text.risks)),
-        ("predicted", f"{ratio(text.predicted)}× over {known.parent}" if text.predicted is not None else ""),
+        ("predicted", f"{ratio(text.predicted)}×{over}" if text.predicted is not None else ""),
         ("measured", f"{times(scored[0].measured)} over its parent" if scored else ""),
         ("attached", ", ".join(known.materials)), ("writer", known.writer), ("note", known.note),
         ("kernels", _kernel_words(state, known)), *(("note", one_line(note.text)) for note in notes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -159,3 +160,15 @@ def test_an_ended_session_with_undecided_races_says_how_to_repeat_them(tmp_path:
     assert f"repeats {undecided} undecided race" in step
     none = replace(state, races=())
     assert not [words for words in next_steps(none, tmp_path, None) if "kernel race" in words]
+
+
+def test_a_prediction_of_an_idea_without_a_parent_names_none(
+    espalier: Call, recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = recorded / "journal.jsonl"
+    rows = [json.loads(row) for row in journal.read_text().splitlines()]
+    proposed = next(row for row in rows if row["kind"] == "ideas.proposed" and row["data"]["ideas"][0].get("parent") is None)
+    proposed["data"]["ideas"][0]["text"]["predicted"] = 1.5
+    journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shown = espalier("idea", "show", "scripted", proposed["data"]["ideas"][0]["id"]).out
+    assert "predicted  1.50×\n" in shown
