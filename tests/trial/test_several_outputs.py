@@ -159,7 +159,6 @@ def test_limits_of_each_output_are_cached(tmp_path: Path) -> None:
     restored = restore(reference, "class", known.main)
     assert restored.policy == found.policy
     assert restored.policy.limit(OWN).by_output
-    # The journal has the widest.
 
 
 def test_errors_of_outputs_are_joined_by_output() -> None:
