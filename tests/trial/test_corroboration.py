@@ -73,7 +73,7 @@ def test_a_screen_of_three_calls_is_doubted_only_if_all_of_those_that_count_hide
 
 
 def test_three_calls_say_little_of_what_calls_vary_by() -> None:
-    """Measured on an H200, on one workload of a suite: the null kernel's three calls were alike by chance."""
+    """Measured on an H200, on one workload of a suite: the null kernel's three calls happened to be alike."""
 
     def beside(*costs: float) -> list[Timing]:
         return [Timing(6.0, 6.0 + cost, 0.0) for cost in costs]

@@ -59,7 +59,7 @@ _SHARE, _SLACK_US = 0.1, 20.0
 _FEWEST_CLAIMS = 9
 """A single process with fewer calls of the kernel is a screen."""
 _SCREEN_JITTER = 0.1
-"""The least jitter of a screen's null calls, as a share of what they cost: three can be alike by chance. On an H200 the median
+"""The least jitter of a screen's null calls, as a share of what they cost: three may happen to be alike. On an H200 the median
 deviation of 9 to 21 calls was 9% of the median (quartiles 7 and 11%)."""
 
 
