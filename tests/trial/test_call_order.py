@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.domain.model import FailureKind
 from engine.trial.judge import stopping
-from engine.trial.judge.call_order import CallOrder, PerturbedCalls, first_checks
+from engine.trial.judge.call_order import CallOrder, Check, PerturbedCalls, first_checks
 from engine.trial.judge.failures import TrialFailed, blaming
 from engine.trial.judge.perturbations import OWN, SPARSE
 
@@ -69,15 +69,19 @@ def test_a_pair_has_a_call_on_inputs_that_no_sample_shows() -> None:
 def test_each_distribution_is_checked_in_random_order_and_some_come_again() -> None:
     names = ["x64", "negated", "ties", "few", "zeros", "few x5"]
     orders = set()
-    for seed in range(20):
-        calls = first_checks(random.Random(seed), names, 2)
-        assert calls[0] in [(name, False) for name in SPARSE]
-        assert sorted(name for name, again in calls if not again) == sorted(names)
-        assert len({name for name, again in calls if again}) == 2
-        orders.add(tuple(calls))
-    assert len(orders) > 15
-    assert first_checks(random.Random(1), [], 0) == []
-    assert first_checks(random.Random(1), ["ties"], 1) != []
+    partly = 0
+    for seed in range(60):
+        checks = first_checks(random.Random(seed), names)
+        assert checks[0] in [Check(name, partly=False) for name in SPARSE]
+        once = [check for check in checks if not check.again]
+        assert sorted(check.distribution for check in once) == sorted(names)
+        again = {check.distribution: check.partly for check in checks if check.again}
+        assert again == {c.distribution: not c.partly for c in once if c.partly or c.distribution in SPARSE}
+        partly += sum(check.partly for check in once)
+        orders.add(tuple(checks))
+    assert len(orders) > 50
+    assert 0.2 < partly / 60 / 4 < 0.5
+    assert first_checks(random.Random(1), []) == []
 
 
 def test_race_bounds_double_with_each_step_of_effort() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from engine.trial.judge.perturbations import OWN, SPARSE
 
@@ -26,18 +27,34 @@ class CallOrder:
         return order
 
 
-def first_checks(rng: random.Random, distributions: Sequence[str], again: int) -> list[tuple[str, bool]]:
-    """Each distribution once in random order, and at random places so many of them ``again``, which is said of each.
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A first call on perturbed inputs."""
 
-    Those that change a few elements come again before others. One of them comes first, behind calls on the problem's own
-    inputs: a kernel that is careful for some calls after it has seen perturbed inputs is not yet careful there.
+    distribution: str
+    partly: bool
+    """Whether some of several inputs stay as the problem draws them."""
+    again: bool = False
+    """Whether another check has the same distribution, so that this one may be left out."""
+
+
+def first_checks(rng: random.Random, distributions: Sequence[str]) -> list[Check]:
+    """Each distribution once in random order, a third of them on some of the inputs, and these again on all.
+
+    Those that change a few elements are checked on all and again on some. One of them comes first, behind calls on the
+    problem's own inputs: a kernel that is careful for some calls after it has seen perturbed inputs is not yet careful there.
     """
-    repeated = sorted(rng.sample(distributions, len(distributions)), key=lambda name: name not in SPARSE)[:again]
-    calls = [*((name, False) for name in distributions), *((name, True) for name in repeated)]
-    rng.shuffle(calls)
-    sparse = next((place for place, call in enumerate(calls) if call[0] in SPARSE and not call[1]), 0)
-    calls[:1], calls[sparse : sparse + 1] = calls[sparse : sparse + 1], calls[:1]
-    return calls
+    partly = [name not in SPARSE and rng.random() < _PARTLY for name in distributions]
+    checks = [Check(*pair) for pair in zip(distributions, partly, strict=True)]
+    checks += [
+        Check(one.distribution, not one.partly, again=True) for one in checks if one.partly or one.distribution in SPARSE
+    ]
+    rng.shuffle(checks)
+    first = [one for one in checks if one.distribution in SPARSE and not one.again][:1]
+    return [*first, *(one for one in checks if one not in first)]
+
+
+_PARTLY = 1 / 3
 
 
 class PerturbedCalls:

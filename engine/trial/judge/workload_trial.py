@@ -60,9 +60,8 @@ _SCREEN_RETRIES = 2
 """Repetitions of a screen that raises doubts."""
 _PERTURBED = 3
 """Calls on perturbed inputs per process pair."""
-_AGAIN, _AGAIN_S = 0.5, 0.5
-"""The share of the perturbed distributions that are checked twice, the second time on some of the inputs; and the seconds after
-which no further one is."""
+_AGAIN_S = 0.1
+"""After so many seconds no distribution is checked again."""
 _LEAST_PERTURBED = 4
 """Perturbed distributions that every workload of a suite is checked on; each distribution is tried on about two of them."""
 
@@ -252,15 +251,15 @@ class WorkloadTrial:
         return jitter
 
     def _check_perturbed(self, bed: TestBed, runner: RunnerClient, tally: CheckTally) -> None:
-        """Every distribution on all inputs, and some of them again on some inputs, as long as that is quick."""
-        names, spent = self._distributions(bed), 0.0
-        for distribution, again in first_checks(self._tools.setup.order, names, math.ceil(_AGAIN * len(names))):
-            if again and spent > _AGAIN_S:
+        """Every distribution once, and some again as long as that is quick."""
+        spent = 0.0
+        for check in first_checks(self._tools.setup.order, self._distributions(bed)):
+            if check.again and spent > _AGAIN_S:
                 continue
             began = time.monotonic()
-            bed.refill(0, distribution, partly=again)
-            judged_call(bed, runner, 0, tally, distribution)
-            spent += time.monotonic() - began if again else 0.0
+            bed.refill(0, check.distribution, partly=check.partly)
+            judged_call(bed, runner, 0, tally, check.distribution)
+            spent += time.monotonic() - began if check.again else 0.0
 
     def _distributions(self, bed: TestBed) -> Sequence[str]:
         every = [name for name in bed.calibration.distributions if name != OWN]
