@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.domain.model import FailureKind
 from engine.trial.judge import stopping
-from engine.trial.judge.call_order import CallOrder, Check, PerturbedCalls, first_checks
+from engine.trial.judge.call_order import CallOrder, PerturbedCalls, PerturbedCheck, first_checks
 from engine.trial.judge.failures import TrialFailed, blaming
 from engine.trial.judge.perturbations import OWN, SPARSE
 
@@ -67,16 +67,17 @@ def test_a_pair_has_a_call_on_inputs_that_no_sample_shows() -> None:
 
 
 def test_each_distribution_is_checked_in_random_order_and_some_come_again() -> None:
-    names = ["x64", "negated", "ties", "few", "zeros", "few x5"]
+    names, twice = ["x64", "negated", "ties", "zeros"], ["few", "few x5", "edges"]
     orders = set()
     partly = 0
     for seed in range(60):
-        checks = first_checks(random.Random(seed), names)
-        assert checks[0] in [Check(name, partly=False) for name in SPARSE]
-        once = [check for check in checks if not check.again]
+        checks = first_checks(random.Random(seed), [*names, *twice])
+        assert checks[0] in [PerturbedCheck(name, partly=False) for name in SPARSE]
+        assert all(PerturbedCheck(name, some) in checks for name in twice for some in (False, True))
+        once = [check for check in checks if not check.optional and check.distribution in names]
         assert sorted(check.distribution for check in once) == sorted(names)
-        again = {check.distribution: check.partly for check in checks if check.again}
-        assert again == {c.distribution: not c.partly for c in once if c.partly or c.distribution in SPARSE}
+        assert {c.distribution for c in checks if c.optional} == {c.distribution for c in once if c.partly}
+        assert not any(check.partly for check in checks if check.optional)
         partly += sum(check.partly for check in once)
         orders.add(tuple(checks))
     assert len(orders) > 50

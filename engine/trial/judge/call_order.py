@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from engine.trial.judge.perturbations import OWN, SPARSE
+from engine.trial.judge.perturbations import EDGES, NEARER_EDGES, OWN, SPARSE
 
 
 class CallOrder:
@@ -28,29 +28,29 @@ class CallOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class PerturbedCheck:
     """A first call on perturbed inputs."""
 
     distribution: str
     partly: bool
     """Whether some of several inputs stay as the problem draws them."""
-    again: bool = False
-    """Whether another check has the same distribution, so that this one may be left out."""
+    optional: bool = False
+    """Whether it may be left out: another check has the same distribution."""
 
 
-def first_checks(rng: random.Random, distributions: Sequence[str]) -> list[Check]:
+def first_checks(rng: random.Random, distributions: Sequence[str]) -> list[PerturbedCheck]:
     """Each distribution once in random order, a third of them on some of the inputs, and these again on all.
 
-    Those that change a few elements are checked on all and again on some. One of them comes first, behind calls on the
-    problem's own inputs: a kernel that is careful for some calls after it has seen perturbed inputs is not yet careful there.
+    Those that change a few elements, or the ends of one dimension, are checked on all and on some. One of the former comes
+    first, behind calls on the problem's own inputs: a kernel that is careful for some calls after it has seen perturbed inputs
+    is not yet careful there.
     """
-    partly = [name not in SPARSE and rng.random() < _PARTLY for name in distributions]
-    checks = [Check(*pair) for pair in zip(distributions, partly, strict=True)]
-    checks += [
-        Check(one.distribution, not one.partly, again=True) for one in checks if one.partly or one.distribution in SPARSE
-    ]
+    twice = [name for name in distributions if name in (*SPARSE, EDGES, NEARER_EDGES)]
+    checks = [PerturbedCheck(name, partly) for name in twice for partly in (False, True)]
+    others = [PerturbedCheck(name, rng.random() < _PARTLY) for name in distributions if name not in twice]
+    checks += [*others, *(PerturbedCheck(one.distribution, partly=False, optional=True) for one in others if one.partly)]
     rng.shuffle(checks)
-    first = [one for one in checks if one.distribution in SPARSE and not one.again][:1]
+    first = [one for one in checks if one.distribution in SPARSE and not one.partly][:1]
     return [*first, *(one for one in checks if one not in first)]
 
 
