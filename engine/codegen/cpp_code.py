@@ -274,6 +274,8 @@ class ExpressionWriter:
         whole = expr.kind is Kind.LONG
         if whole and function in ("floor", "ceil", "round", "trunc"):
             return self.text(arguments[0], CALL), CALL
+        if whole and function == "fmod":  # CUDA's is of floating point numbers only
+            return f"{self.text(arguments[0], PRODUCT)} % {self.text(arguments[1], PRODUCT + 1)}", PRODUCT
         if function == "reciprocal":
             return f"{literal(1, expr.kind)} / {self.text(arguments[0], PRODUCT + 1)}", PRODUCT
         return f"{self._function(function, whole)}({', '.join(self.text(a, 0) for a in arguments)})", CALL

@@ -251,6 +251,8 @@ class VectorWriter:
         whole = expr.kind is Kind.LONG
         if whole and function in ("floor", "ceil", "round", "trunc"):
             return texts[0]
+        if whole and function == "fmod":
+            return f"({texts[0]} % {texts[1]})"
         if function == "remainder":
             function = "whole_remainder" if whole else "floor_remainder"
         if function in _PLAIN:

@@ -177,6 +177,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], object]] = {
     "powers": lambda x: x.pow(3) + x.abs() ** 0.5 + 2**x + x.abs() ** x,
     "rounding": lambda x: (x.round(), x.floor(), x.trunc(), x % 2, x.fmod(2), torch.div(x, 0.3, rounding_mode="floor")),
     "integers": lambda x: (x.long() // 2, x.long() % 3, (x * 9).int(), (x * 9).long().bitwise_and(3), -(x * 5).long()),
+    "whole remainders": lambda x: ((x * 9).long().fmod(4), (x * 9).long().fmod(-4), (x * 9).int().fmod(4)),
     "truths": lambda x: (x > 0, (x > 0) & (x < 1), (x > 0).sum(), (x > 0).float().sum(1), (x > 2).any(1), (x > -9).all()),
     "where": lambda x: torch.where(x > 0, x, 0.1),
     "lookups": lambda x: (

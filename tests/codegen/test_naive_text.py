@@ -88,6 +88,18 @@ def test_elementwise_chains_are_one_step() -> None:
     assert program.steps[0].comment.startswith("aten.exp + aten.neg + aten.tanh -> (4)")
 
 
+@pytest.mark.parametrize(("dialect", "contract"), PAIRS)
+def test_remainders_of_integers_use_no_function_of_floating_point_numbers(dialect: Dialect, contract: Contract) -> None:
+    """CUDA has no ``fmod`` of integers."""
+    whole = TensorType((4,), "int64")
+    graph = Graph((("x", whole),), (), (node("r", "fmod.Scalar", whole, x=Ref("x"), other=3),), ("r",))
+    signature = Signature((Operand("x", Role.INPUT, (4,), "int64"), Operand("out", Role.OUTPUT, (4,), "int64")), {})
+    text = naive(graph, signature, dialect, contract)
+    assert isinstance(text, str)
+    assert "% 3" in text
+    assert " fmod(" not in text
+
+
 def test_views_cost_no_step() -> None:
     nodes = (
         node("t", "permute.default", kind(5, 3), x=Ref("x"), dims=(1, 0)),
