@@ -6,7 +6,9 @@ from typing import Any, cast
 
 import pytest
 
+from engine.domain.errors import DeviceError
 from engine.domain.model import Device, FailureKind
+from engine.trial.judge import retrying
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.retrying import retried
 
@@ -72,3 +74,26 @@ def test_a_plan_that_another_trial_needed_stays_when_a_kernel_fails_under_it() -
     with pytest.raises(TrialFailed):
         attempt(plans, 3)
     assert plans.now == 1
+
+
+def test_the_memory_of_killed_processes_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver goes on releasing a full device's memory after the processes have ended."""
+    free = iter([0.0, 0.01, 0.02, 0.9])
+    held: list[float] = []
+
+    def memory(index: int) -> tuple[float, float]:
+        held.append(next(free, 0.9))
+        return held[-1], 1.0
+
+    def act() -> None:
+        held.append(-1.0)
+        raise DeviceError("cuda:0 is out of memory: allocating an arena asked for 18.0 MiB; 3.2 MiB of 139.8 GiB free")
+
+    monkeypatch.setattr("torch.cuda.mem_get_info", memory)
+    monkeypatch.setattr(retrying, "_POLL_S", 0.0)
+    plans = Plans()
+    gpu = Device("cuda", 0, "H200", "9.0", 132, 1 << 25, 1 << 37, "torch")
+    with pytest.raises(TrialFailed, match="has enough without it"):
+        retried(act, cast(Any, plans), plans, gpu, trying=True)
+    assert held[:6] == [-1.0, 0.0, 0.01, 0.02, 0.9, -1.0]
+    assert plans.now == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -15,6 +16,9 @@ from engine.trial.judge.test_beds import ran_out
 Reply = TypeVar("Reply")
 _FREE_SHARE = 0.1
 """A kernel is blamed for running out of memory if at least this share of the device's memory is free without it."""
+_RELEASE_S = 10.0
+"""Seconds in which a driver releases the memory of processes that were killed: a full device takes more than one."""
+_POLL_S = 0.05
 _OUT_OF_MEMORY = "the device ran out of memory during its trial and has enough without it"
 
 
@@ -50,14 +54,14 @@ def retried(act: Callable[[], Reply], pool: ProcessPool, plans: Plans, device: D
             text = f"{failed.failure.reason} {failed.log}".lower()
             if not (trying and "out of memory" in text):
                 raise
-            if tightened or not _tighten(pool, plans, fully=True):
+            if tightened or not _tighten(pool, plans, device, fully=True):
                 _restore(pool, plans, tightened=tightened)
                 raise
             tightened = True
         except Exception as error:
             if not ran_out(error):
                 raise
-            if not _tighten(pool, plans, fully=trying):
+            if not _tighten(pool, plans, device, fully=trying):
                 if trying and _has_room(device):
                     break
                 raise
@@ -66,9 +70,10 @@ def retried(act: Callable[[], Reply], pool: ProcessPool, plans: Plans, device: D
     raise TrialFailed(FailureKind.REJECTED, _OUT_OF_MEMORY)
 
 
-def _tighten(pool: ProcessPool, plans: Plans, *, fully: bool) -> bool:
+def _tighten(pool: ProcessPool, plans: Plans, device: Device, *, fully: bool) -> bool:
     """End every process and let all memory go; false if the plan cannot be more frugal."""
     pool.close()
+    _has_room(device)
     return plans.tighten(fully=fully)
 
 
@@ -80,7 +85,14 @@ def _restore(pool: ProcessPool, plans: Plans, *, tightened: bool) -> None:
 
 
 def _has_room(device: Device) -> bool:
+    """Whether memory is free, waiting while the driver releases what killed processes held."""
     if device.kind == "cpu":
         return False
-    free, total = torch.cuda.mem_get_info(device.index)
-    return free > _FREE_SHARE * total
+    until = time.monotonic() + _RELEASE_S
+    while True:
+        free, total = torch.cuda.mem_get_info(device.index)
+        if free > _FREE_SHARE * total:
+            return True
+        if time.monotonic() > until:
+            return False
+        time.sleep(_POLL_S)
