@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+import torch
+from torch import Tensor
+
+from engine.domain.model import Workload
+from engine.problem import catalog
+from engine.problem.reference import Reference
+from engine.problem.values import tensors
+from engine.trial.judge.calibration import calibrate
+from engine.trial.judge.cases import ReferenceOnCase, make_case, output_names
 from engine.trial.judge.perturbations import INFINITIES, NANS, OWN
 from engine.trial.judge.special_values import is_usable, only_adds_and_multiplies
 
@@ -32,8 +43,57 @@ def test_arithmetic_defines_the_answer_where_operators_only_add_and_multiply(ope
     [
         ("exp sum pow integer_pow", {INFINITIES: True, NANS: True, OWN: True}),
         ("relu pow", {INFINITIES: True, NANS: False, OWN: True}),
+        ("ne mul all bitwise_not", {INFINITIES: True, NANS: True, OWN: True}),
+        ("gt all", {INFINITIES: True, NANS: False, OWN: True}),
         ("embedding", {INFINITIES: False, NANS: False, OWN: True}),
     ],
 )
 def test_operators_decide_which_special_inputs_are_tried(operators: str, usable: dict[str, bool]) -> None:
     assert {name: is_usable(name, frozenset(operators.split())) for name in usable} == usable
+
+
+MODEL = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def forward(self, x):
+        return {}
+def get_inputs():
+    return [torch.randn(64, 64)]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("distribution", [INFINITIES, NANS])
+@pytest.mark.parametrize(
+    ("forward", "honest", "slip"),
+    [
+        (
+            "(2 * x, torch.isfinite(2 * x).all())",
+            lambda x: (2 * x, ((2 * x).abs().max() < float("inf"))),
+            lambda x: (2 * x, torch.tensor(True)),
+        ),
+        ("torch.isfinite(x.sum(1))", lambda x: torch.isfinite(x).all(1), lambda x: torch.ones(64, dtype=torch.bool)),
+    ],
+    ids=["a flag", "one for each row"],
+)
+def test_a_kernel_that_never_looks_for_infinities_is_wrong(
+    tmp_path: Path, distribution: str, forward: str, honest: Callable[[Tensor], object], slip: Callable[[Tensor], object]
+) -> None:
+    file = tmp_path / "reference.py"
+    file.write_text(MODEL.format(forward))
+    reference = Reference(catalog.find(str(file)), Workload("full", {}))
+    calibration = calibrate(reference, "class")
+    assert distribution in calibration.distributions
+
+    def passed(kernel: Callable[[Tensor], object]) -> bool:
+        case = make_case(reference, distribution)
+        outputs = list(tensors(kernel(*case.inputs)))  # type: ignore[arg-type]
+        asked = ReferenceOnCase(reference, case)
+        found = calibration.policy.rule(outputs, case.expected, output_names(reference), distribution, asked)
+        assert not found.caveat
+        return found.passed
+
+    assert passed(honest)
+    assert not passed(slip)

@@ -111,6 +111,31 @@ CASES = {
         lambda x: (x.median(1).values, 39 - (x == x.median(1, True).values).int().flip(1).argmax(1)),
         (lambda x: (x.median(1).values, x.argmax(1)),),
     ),
+    "chosen in any order": Indices(
+        "x.topk(5, 1, sorted=False)",
+        lambda x: x.topk(5, 1),
+        (
+            lambda x: (x.topk(5, 1).values, x.topk(5, 1).indices.flip(1)),
+            lambda x: x.topk(5, 1, largest=False),
+            lambda x: (x.topk(5, 1).values + 1, x.topk(5, 1).indices),
+        ),
+        "torch.randn(8, 40)",
+    ),
+    "weights of those chosen in any order": Indices(
+        "(lambda t: (torch.softmax(t.values, 1), t.indices.int()))(x.topk(5, 1, sorted=False))",
+        lambda x: (torch.softmax(x.topk(5, 1).values, 1).flip(1), x.topk(5, 1).indices.int().flip(1)),
+        (
+            lambda x: (torch.softmax(x.topk(5, 1).values, 1).flip(1), x.topk(5, 1).indices.int()),
+            lambda x: (x.topk(5, 1).values, x.topk(5, 1).indices.int()),
+        ),
+        "torch.randn(8, 40)",
+    ),
+    "values in any order": Indices(
+        "x.topk(5, 1, sorted=False).values",
+        lambda x: (x.topk(5, 1).values.flip(1),),
+        (lambda x: (x.topk(6, 1).values[:, 1:],), lambda x: (x.topk(5, 1).values[:, :1].expand(-1, 5),)),
+        "torch.randn(8, 40)",
+    ),
     "scores that are computed": Indices(
         "torch.softmax(x @ x.t(), 1).topk(3, 1).indices",
         lambda x: ((x @ x.t()).topk(3, 1).indices,),

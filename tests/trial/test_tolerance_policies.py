@@ -151,7 +151,10 @@ def test_only_perturbed_inputs_reject_an_input_echo_of_relu(tmp_path: Path, tole
 
 
 class Unasked:
-    """A case that must not be consulted."""
+    """A case that must not be consulted, without elements in any order."""
+
+    def in_order_of(self, outputs: Sequence[torch.Tensor]) -> None:
+        return None
 
     def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, RelativeErrors]:
         raise AssertionError("asked")
@@ -294,6 +297,19 @@ def test_ten_times_the_error_of_rounded_inputs_is_allowed_on_perturbed_ones(
     found = policy.rule([(EXACT * (1 + error)).float()], [EXACT], ["out"], distribution, Rounded(0.0))
     assert found.passed is (passes == distribution)
     assert distribution == "x64" or len(draws) == 5, "not asked on the problem's own inputs"
+
+
+@pytest.mark.parametrize(("worst", "overall", "passes"), [(1.9, 0.5, True), (2.1, 0.5, False), (1.9, 1.1, False)])
+@pytest.mark.parametrize("distribution", [OWN, "x64"])
+def test_one_element_may_err_twice_as_much_where_the_whole_output_is_within_its_limit(
+    worst: float, overall: float, passes: bool, distribution: str
+) -> None:
+    classes = {name: {"fp32": RelativeErrors(1e-4, 1e-3)} for name in (OWN, "x64")}
+    policy = make_policy("class", PrecisionClass.FP32, classes, torch.float32)
+    exact = torch.tensor([-1.0, 1.0] * 50_000, dtype=torch.float64)
+    found = exact * (1 + overall * 1e-3)
+    found[0] = exact[0] * (1 + 2 * worst * 1e-2)
+    assert policy.rule([found.float()], [exact], ["out"], distribution, Sums(0.0)).passed is passes
 
 
 @pytest.mark.parametrize("bad", [0.0, math.nan])

@@ -18,7 +18,7 @@ from engine.problem.operation_count import SHIPPED_WITH_TF32
 from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
 from engine.problem.values import map_arguments, tensors
-from engine.trial.judge import arithmetic, special_values, sums
+from engine.trial.judge import any_order, arithmetic, special_values, sums
 from engine.trial.judge.blocks import as_integers
 from engine.trial.judge.comparison import compare_inexact, compared_exactly
 from engine.trial.judge.output_on_case import OutputOnCase, SharedAnswers
@@ -111,7 +111,7 @@ def _errors_on(reference: Reference, case: Case, outputs: Sequence[torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class ReferenceOnCase:
-    """The reference on one case: a ``tolerance.CaseReference``."""
+    """The reference on one case: a ``tolerance.WholeCase``."""
 
     reference: Reference
     case: Case
@@ -124,6 +124,12 @@ class ReferenceOnCase:
         """The reference on this case for each output by itself: it is called once for all of ``outputs``."""
         shared = SharedAnswers(self, outputs)
         return [OutputOnCase(shared, index, dtype) for index, dtype in enumerate(output_dtypes(self.reference))]
+
+    def in_order_of(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor] | None:
+        """The float64 outputs with what ``topk(sorted=False)`` chooses in the order of ``outputs``; ``None`` without one."""
+        if "topk" not in self.reference.operators():
+            return None
+        return any_order.in_order_of(outputs, lambda: self.reference.exact(self.case.model, self.case.inputs).outputs)
 
     def plain_sums(self, dtype: torch.dtype | None = None) -> Iterator[RelativeErrors]:
         """The reference errors with sums in plain loops, one order after the other; none where it fails so.
@@ -168,16 +174,23 @@ class ReferenceOnCase:
         return [equivalent(o, e, exact, eager) if _may_be_index(o) else None for o, e in pairs]
 
     def defined(self, masks: Sequence[torch.Tensor]) -> bool:
-        """Whether arithmetic on the special inputs decides any of the masked elements."""
+        """Whether arithmetic on the special inputs, or a test of it, decides any of the masked elements."""
         if not any(bool(mask.any()) for mask in masks):
             return False
-        if not special_values.only_adds_and_multiplies(self.reference.operators()):
+        operators = self.reference.operators()
+        numbers = special_values.only_adds_and_multiplies(operators)
+        if not numbers and not special_values.only_computes_and_tests(operators):
             return False
         finite = [
             map_arguments(partial(special_values.replaced, by=by), self.case.inputs) for by in special_values.REPLACEMENTS
         ]
         one, other = (self.reference.exact(self.case.model, inputs).outputs for inputs in finite)
-        return any(special_values.depends(m, a, b) for m, a, b in zip(masks, one, other, strict=True))
+        return any(
+            bool((mask & (a != right).reshape(-1)).any())
+            if right.dtype == torch.bool
+            else numbers and special_values.depends(mask, a, b)
+            for mask, a, b, right in zip(masks, one, other, self.case.expected, strict=True)
+        )
 
     def undecided(self, most: float) -> list[SeenRange | None]:
         """The values of integers in runs close by, for the outputs that hold any: in the reference's own arithmetic, in float64

@@ -102,10 +102,6 @@ class OutputOnCase:
     dtype: torch.dtype
     draws: int = 0
 
-    def by_output(self, outputs: Sequence[torch.Tensor]) -> Sequence[OutputOnCase]:
-        """Itself."""
-        return [self]
-
     def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, RelativeErrors]:
         """As for all outputs."""
         return {name: errors.for_output(self.index) for name, errors in self.shared.errors(wanted).items()}

@@ -18,7 +18,7 @@ from engine.domain.settings import TOLERANCES
 from engine.trial.judge.class_policy import ClassPolicy
 from engine.trial.judge.comparison import Errors, compare, compared_exactly, finite_pairs, larger, real_parts
 from engine.trial.judge.relative_errors import RelativeErrors
-from engine.trial.judge.tolerance import CaseReference, CheckResult, error_limit
+from engine.trial.judge.tolerance import CheckResult, WholeCase, error_limit
 
 _CRFM = 1e-2
 """The absolute and relative tolerance of ``crfm``."""
@@ -50,7 +50,7 @@ class AllclosePolicy:
         expected: Sequence[torch.Tensor],
         names: Sequence[str],
         distribution: str,
-        case_reference: CaseReference | None = None,
+        case_reference: WholeCase | None = None,
     ) -> CheckResult:
         """Whether all elements are close; ``case_reference`` is not used."""
         plain = compare(outputs, expected, names)

@@ -4,6 +4,8 @@ Arithmetic defines it where the reference only adds and multiplies, at outputs t
 returns a finite number there does not read them. 0 × ∞ is no dependency (``diag(A) @ B`` is a scaling of rows), and ∞ − ∞
 depends on the order of summation, so any non-finite number will do. Elsewhere honest kernels of the field differ from PyTorch:
 ``fmaxf(x, 0)`` drops a NaN, and the usual vector exponential clamps its argument. Such differences are caveats, not failures.
+Booleans are defined where the reference only computes so and tests for equality, as ``isfinite`` does. Other integers are left
+out: converting an infinity to one is undefined.
 """
 
 from __future__ import annotations
@@ -43,6 +45,11 @@ _SELECTING = frozenset(
     "huber_loss sign topk sort argmax argmin cummax cummin".split()
 )
 """Operators that choose between elements: with NaN among them their result is open."""
+_TESTING = frozenset(
+    "eq ne isnan isinf isfinite abs all any logical_not logical_and logical_or logical_xor bitwise_not bitwise_and bitwise_or "
+    "bitwise_xor".split()
+)
+"""Operators that say whether elements are finite, equal or not a number, and combine the answers: with NaN too."""
 
 
 def is_usable(distribution: str, operators: frozenset[str]) -> bool:
@@ -51,7 +58,8 @@ def is_usable(distribution: str, operators: frozenset[str]) -> bool:
     Operators of unknown kind may turn a number into an index, which is undefined for infinities and NaN; so is sorting NaN.
     """
     plain = {name.rstrip("_") for name in operators}
-    known = {INFINITIES: _ARITHMETIC | _SMOOTH | _SELECTING, NANS: _ARITHMETIC | _SMOOTH}
+    smooth = _ARITHMETIC | _SMOOTH | _TESTING
+    known = {INFINITIES: smooth | _SELECTING, NANS: smooth}
     return distribution not in SPECIAL or plain <= known[distribution]
 
 
@@ -60,24 +68,33 @@ def only_adds_and_multiplies(operators: frozenset[str]) -> bool:
     return {name.rstrip("_") for name in operators} <= _ARITHMETIC
 
 
+def only_computes_and_tests(operators: frozenset[str]) -> bool:
+    """Whether arithmetic and tests for equality decide every boolean output."""
+    return {name.rstrip("_") for name in operators} <= _ARITHMETIC | _TESTING
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One set of outputs on special inputs, compared with the reference's where either is not finite."""
 
     hidden: Sequence[torch.Tensor]
-    """Flat masks of the elements that are finite, and not in the reference."""
+    """Flat masks of the elements that are finite, and not in the reference; of the booleans that differ."""
     different: int
-    """Elements with another NaN or infinity than the reference."""
+    """Elements with another NaN or infinity than the reference, or another boolean."""
     count: int
 
 
 def compare_special(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> Comparison:
-    """Where outputs differ that are not finite in both; integers and booleans are left out."""
+    """Where outputs differ that are not finite in both, and where booleans do; integers are left out."""
     hidden = []
     different = count = 0
     for output, right in zip(outputs, expected, strict=True):
         mask = torch.zeros(output.numel(), dtype=torch.bool, device=output.device)
         hidden.append(mask)
+        if output.dtype == torch.bool:
+            count += output.numel()
+            mask.copy_((output != right.to(output.device)).reshape(-1))
+            different += int(mask.sum())
         if not output.dtype.is_floating_point:
             continue
         count += output.numel()

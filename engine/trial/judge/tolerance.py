@@ -63,9 +63,6 @@ def within(errors: Errors, limit: RelativeErrors) -> bool:
 class CaseReference(Protocol):
     """The reference on the judged case. Its methods call the reference."""
 
-    def by_output(self, outputs: Sequence[torch.Tensor]) -> Sequence[CaseReference]:
-        """The reference on this case for each output by itself."""
-
     def errors(self, wanted: Sequence[PrecisionClass]) -> Mapping[str, RelativeErrors]:
         """The reference error in these precision classes."""
 
@@ -86,6 +83,16 @@ class CaseReference(Protocol):
 
     def defined(self, masks: Sequence[torch.Tensor]) -> bool:
         """Whether arithmetic on special inputs decides any of the masked elements."""
+
+
+class WholeCase(CaseReference, Protocol):
+    """The reference on the judged case, for all outputs."""
+
+    def by_output(self, outputs: Sequence[torch.Tensor]) -> Sequence[CaseReference]:
+        """The reference on this case for each output by itself."""
+
+    def in_order_of(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor] | None:
+        """The expected outputs with elements whose order is open in that of ``outputs``; ``None`` if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
