@@ -153,9 +153,9 @@ def watch_judge(stages: Stages) -> None:
 
     plain_start, plain_ask, plain_close = JudgeClient.start, JudgeClient.ask, JudgeClient.close
 
-    async def start(self: JudgeClient, device: str, *, hosts: bool = False) -> None:
+    async def start(self: JudgeClient, *given: Any) -> None:
         began = time.monotonic()
-        await plain_start(self, device, hosts=hosts)
+        await plain_start(self, *given)
         stages.add("judge: process", time.monotonic() - began)
 
     async def ask(self: JudgeClient, request: Any, say: Any, fds: Sequence[int] = ()) -> Any:
