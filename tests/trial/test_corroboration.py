@@ -130,7 +130,7 @@ class Counters:
         self.readings = list(readings)
 
     def __call__(self, process: int | None) -> ProcessorReading:
-        return ProcessorReading(elsewhere=self.readings.pop(0))
+        return ProcessorReading(others_us=self.readings.pop(0))
 
 
 def test_more_processor_time_than_the_cores_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,12 +146,12 @@ def test_more_processor_time_than_the_cores_have_is_named(monkeypatch: pytest.Mo
             pass
         used["ns"] += int(cores_busy * passed)
         monitor.after()
-        return monitor.elsewhere
+        return monitor.overuse
 
     cores = len(os.sched_getaffinity(0))
     assert elsewhere(0.9 * cores) == ""
     assert f"of the {cores} cores that it was given" in elsewhere(3.0 * cores)
-    assert monitor.for_process(None).elsewhere == ""
+    assert monitor.for_process(None).overuse == ""
 
 
 def test_processor_time_of_a_process_is_that_of_all_its_threads() -> None:

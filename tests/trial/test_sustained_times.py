@@ -122,7 +122,7 @@ class Bursts:
         return self
 
     @property
-    def elsewhere(self) -> str:
+    def overuse(self) -> str:
         return ""
 
     def under_load(self) -> UnderLoad:
@@ -136,7 +136,7 @@ class Bursts:
         return Timing(us, us, 0.0)
 
     def turn(self) -> s.ContestantTurn:
-        setup = SimpleNamespace(order=random.Random(1), holds=True, monitor=self, contention=self)
+        setup = SimpleNamespace(rng=random.Random(1), holds=True, monitor=self, contention=self)
         contest = Contestants({}, {"eager": cast(Any, self)}, {})
         return SustainedTrial(cast(Any, self), contest, cast(Any, setup), PACE)._turn("eager", cast(Any, self), last=False)
 
@@ -206,7 +206,7 @@ def test_an_empty_call_does_not_wait_for_the_judges_own_work() -> None:
         pass
 
     contest = Contestants({}, {}, {NULL: cast(Any, Null())})
-    trial = SustainedTrial(cast(Any, Bed()), contest, cast(Any, SimpleNamespace(order=None)), PACE)
+    trial = SustainedTrial(cast(Any, Bed()), contest, cast(Any, SimpleNamespace(rng=None)), PACE)
     with pytest.raises(Ended):
         trial.run(0.0)
     assert done == ["work"] * 6 + ["settled", "null"]

@@ -87,7 +87,7 @@ class Baselines:
         """
         if not self.started:
             self._kept = self._valid(baseline_cache.decode(self._opened.cached, self._opened.further_baselines))
-            self._missing = dict(self._failing(bed))
+            self._find_missing(bed)
             self.started = True
         found = self._pool.baselines(bed, self.interleaved, pair)
         if pair == 0 and self._workloads == 1:
@@ -168,7 +168,7 @@ class Baselines:
 
     def _measure_now(self, bed: TestBed, report: MeasurementReport) -> dict[str, Measurement]:
         ranking = self._opened.baseline
-        self._missing = dict(self._failing(bed))
+        self._find_missing(bed)
         pairs = self._pairs(bed)
         self._disturbed = not any(pair.calm for pair in pairs)
         self.same = stats.ratio_interval(log_ratios(pairs, ranking, _ITSELF))
@@ -182,15 +182,18 @@ class Baselines:
             found[name] = report.of_times(times, "precise", len(pairs), {ranking: ratio}, lines=condition_lines)
         return found
 
-    def _failing(self, bed: TestBed) -> Iterable[tuple[str, str]]:
-        """The baselines that fail to run, each with the reason."""
+    def _find_missing(self, bed: TestBed) -> None:
+        """Start the baselines after the ranking one, and keep the reason for each that fails to run."""
         self._missing = {}
+        missing: dict[str, str] = {}
         for name in self._unkept()[1:]:
             runner = self._pool.baselines(bed, (name,), 0)[name]
             try:
                 runner.stand_by()
             except (ProblemError, TrustedProcessLost) as error:
-                yield name, f"baseline {name} skipped: {str(error).removeprefix('the baseline cannot be measured: ')}"
+                reason = str(error).removeprefix("the baseline cannot be measured: ")
+                missing[name] = f"baseline {name} skipped: {reason}"
+        self._missing = missing
 
     def start_ahead(self, contracts: Mapping[str, str]) -> None:
         """Start what ``measure`` and then a kernel of this contract need, with nothing loaded, and do not wait.

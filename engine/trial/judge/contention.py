@@ -49,13 +49,13 @@ class ProcessorReading:
 
     threads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Thread → (run time, time waiting for a core)."""
-    elsewhere: float = 0.0
+    others_us: float = 0.0
     """Steal time and the waits of the judge's thread; where the others cannot be read, instead those of all tasks."""
 
 
 def lost_us(before: ProcessorReading, after: ProcessorReading) -> float:
-    """Time lost in between: what was lost elsewhere, and the waits of threads that did work."""
-    lost = after.elsewhere - before.elsewhere
+    """Time lost in between: what others took, and the waits of threads that did work."""
+    lost = after.others_us - before.others_us
     for thread, (ran, waited) in after.threads.items():
         ran_before, waited_before = before.threads.get(thread, (0.0, 0.0))
         if ran - ran_before > _WOKEN_US:
@@ -106,7 +106,7 @@ class ContentionMonitor:
         return self._watching and self._lost > _WAKING_US + _SHARE * wall_us
 
     @property
-    def elsewhere(self) -> str:
+    def overuse(self) -> str:
         """A message on a process that used other cores in the last call; empty for one that may not have."""
         if self.share_used <= _MOST_OF_CORES:
             return ""
@@ -198,7 +198,7 @@ def _read(process: int | None) -> ProcessorReading | None:
     pressure = _pressure_us()
     if pressure is None and stolen_us is None:
         return None
-    return ProcessorReading(elsewhere=(pressure or 0.0) + (stolen_us or 0.0))
+    return ProcessorReading(others_us=(pressure or 0.0) + (stolen_us or 0.0))
 
 
 def _judges_waits_us() -> float:

@@ -127,12 +127,12 @@ class Contestants:
 
 @dataclass(frozen=True, slots=True)
 class PairSetup:
-    """How samples are taken: the flush before each call, the contention and conditions monitors, the random order."""
+    """How samples are taken: the flush before each call, the contention and conditions monitors, the random numbers."""
 
     flush: CacheFlush
     contention: ContentionMonitor
     other_work: OtherWork
-    order: random.Random
+    rng: random.Random
     probe: Probe
     holds: bool = False
     """Whether the device is held before a call, which keeps host time out of event times: on a GPU."""
@@ -171,12 +171,12 @@ class _PairRun:
         self._rows: list[dict[str, Timing]] = []
         """Warm-ups first."""
         self._audits: list[dict[str, Timing]] = []
-        self._turns, self._audit_turns, self._alone_turns = (CallOrder(setup.order) for _ in range(3))
+        self._turns, self._audit_turns, self._alone_turns = (CallOrder(setup.rng) for _ in range(3))
         self._warm_up = contest.warm_up
         self._wanted = self._warm_up + samples
         self._is_shortened, self._alone = False, 0
         distributions, most = (bed.calibration.distributions, perturbed) if contest.judged else ((), 0)
-        self._perturbed_calls = PerturbedCalls(setup.order, distributions, self._wanted, most)
+        self._perturbed_calls = PerturbedCalls(setup.rng, distributions, self._wanted, most)
         self._perturbed_tally = CheckTally(tally.trials)
         self._holds = setup.holds and not contest.by_judges_clock
         self._audits_calls = self._holds and bool(contest.judged)
@@ -212,11 +212,11 @@ class _PairRun:
 
     def _burst(self) -> None:
         """Draw inputs for some slots, call everyone on each, then check all outputs."""
-        bed, order = self._bed, self._setup.order
-        burst = order.sample(range(bed.slots), min(bed.slots, max(self._wanted - len(self._rows), 2)))
+        bed, rng = self._bed, self._setup.rng
+        burst = rng.sample(range(bed.slots), min(bed.slots, max(self._wanted - len(self._rows), 2)))
         kinds = {slot: self._perturbed_calls.next() for slot in burst}
         for slot, kind in kinds.items():
-            bed.draw(slot, kind or OWN, partly=order.random() < 0.5)
+            bed.draw(slot, kind or OWN, partly=rng.random() < 0.5)
         taken: dict[int, _Outputs] = {}
         for slot, kind in kinds.items():
             if self._is_shortened and self._has_enough(kind):
@@ -232,7 +232,7 @@ class _PairRun:
         audit = self._is_audit()
         turns = self._audit_turns if audit else self._turns
         contest = self._contest.without_baselines() if audit else self._contest
-        row, taken = self._take(contest, self._order(slot), turns)
+        row, taken = self._take(contest, self._request(slot), turns)
         self._setup.monitor.sample()
         (self._audits if audit else self._rows).append(row)
         if len(self._rows) == _SHOWN and not audit and is_slow(row, self._contest.baselines):
@@ -252,19 +252,19 @@ class _PairRun:
     def _call_alone(self, slot: int) -> _Outputs:
         """A call of the judged kernels only, on perturbed inputs: it is no sample."""
         self._alone += 1
-        return self._take(self._contest.judged_alone(), self._order(slot), self._alone_turns)[1]
+        return self._take(self._contest.judged_alone(), self._request(slot), self._alone_turns)[1]
 
     def _is_audit(self) -> bool:
         """Whether the device is not held in the next call, for comparison. Baselines are trusted."""
         is_due = _AUDITED * len(self._audits) < len(self._rows) - self._warm_up
         return (self._audits_calls and is_due) or self._lacks_audits()
 
-    def _order(self, slot: int) -> RunKernel:
+    def _request(self, slot: int) -> RunKernel:
         held = self._holds and not self._is_audit()
         return RunKernel(slot, _hold_us(self._rows[: self._warm_up], self._warm_up) if held else 0.0)
 
-    def _take(self, contest: Contestants, order: RunKernel, turns: CallOrder) -> tuple[dict[str, Timing], _Outputs]:
-        return _sample(self._bed, contest, order, self._setup, turns)
+    def _take(self, contest: Contestants, request: RunKernel, turns: CallOrder) -> tuple[dict[str, Timing], _Outputs]:
+        return _sample(self._bed, contest, request, self._setup, turns)
 
     def _check(self, slot: int, kind: str, name: str, outputs: Taken) -> None:
         """Judge the outputs of one kernel in one call. Raises TrialFailed with the kernel at fault."""
@@ -320,7 +320,7 @@ def _hold_us(warm_ups: Sequence[Mapping[str, Timing]], wanted: int) -> float:
 
 
 def _sample(
-    bed: TestBed, contest: Contestants, order: RunKernel, setup: PairSetup, turns: CallOrder
+    bed: TestBed, contest: Contestants, request: RunKernel, setup: PairSetup, turns: CallOrder
 ) -> tuple[dict[str, Timing], _Outputs]:
     """Call everyone once on one slot: timings, and judged outputs, taken before they can change."""
     row: dict[str, Timing] = {}
@@ -331,34 +331,34 @@ def _sample(
         judged = name in contest.judged
         bed.turn_to(name)
         if judged:
-            bed.poison(order.slot)
+            bed.poison(request.slot)
         contention = setup.contention.for_process(runner.process)
         with blaming(name):
             if setup.holds and contest.by_judges_clock:
-                timing = _gated(bed, runner, order.slot, setup, judged=judged)
+                timing = _gated(bed, runner, request.slot, setup, judged=judged)
             else:
-                timing = _plain(bed, runner, order, setup, contention, judged=judged)
+                timing = _plain(bed, runner, request, setup, contention, judged=judged)
         disturbed = contention.disturbed(timing.wall_us)
-        if judged and (flaw := contention.elsewhere):
+        if judged and (flaw := contention.overuse):
             with blaming(name):
                 raise TrialFailed(FailureKind.REJECTED, flaw)
         row[name] = replace(timing, disturbed=disturbed, after_us=setup.probe())
         if judged:
-            found.append((name, bed.take_outputs(order.slot, alone=len(contest.judged) == 1)))
+            found.append((name, bed.take_outputs(request.slot, alone=len(contest.judged) == 1)))
             with blaming(name):
-                if len(contest.judged) > 1 and (flaw := bed.trespass(order.slot)):
+                if len(contest.judged) > 1 and (flaw := bed.trespass(request.slot)):
                     raise TrialFailed(FailureKind.REJECTED, flaw)
     return row, found
 
 
 def _plain(
-    bed: TestBed, runner: RunnerClient, order: RunKernel, setup: PairSetup, contention: ContentionMonitor, *, judged: bool
+    bed: TestBed, runner: RunnerClient, request: RunKernel, setup: PairSetup, contention: ContentionMonitor, *, judged: bool
 ) -> Timing:
-    bed.renew(order.slot)
-    watch = bed.watch(order.slot) if judged else None
+    bed.renew(request.slot)
+    watch = bed.watch(request.slot) if judged else None
     bed.settle()
     setup.flush()
-    return runner.call(order, (contention,)) if watch is None else watched(bed, watch, runner, order, contention)
+    return runner.call(request, (contention,)) if watch is None else watched(bed, watch, runner, request, contention)
 
 
 def _gated(bed: TestBed, runner: RunnerClient, slot: int, setup: PairSetup, *, judged: bool) -> Timing:

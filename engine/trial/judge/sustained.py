@@ -67,7 +67,7 @@ class SustainedTrial:
         self._pace = pace
         self._tally = CheckTally()
         self._cost_us = 0.0
-        self._rng: random.Random = setup.order
+        self._rng: random.Random = setup.rng
 
     def run(self, moving_us: float) -> SustainedPair:
         """One process pair. Raises TrialFailed if a kernel's outputs are wrong."""
@@ -212,7 +212,7 @@ class SustainedTrial:
         order = RunKernel(first % self._bed.slots, calls=calls)
         timing = runner.call(order, hooks, during=during if on_gpu and expected_us else None)
         timing = replace(timing, disturbed=not on_gpu and contention.disturbed(timing.wall_us))
-        if checked and (flaw := contention.elsewhere):
+        if checked and (flaw := contention.overuse):
             raise TrialFailed(FailureKind.REJECTED, flaw)
         if checked:
             self._check(runner, slots, watch if watch in hooks else None)

@@ -253,7 +253,7 @@ class WorkloadTrial:
     def _check_perturbed(self, bed: TestBed, runner: RunnerClient, tally: CheckTally) -> None:
         """Every distribution once, and some again as long as that is quick."""
         spent = 0.0
-        for check in first_checks(self._tools.setup.order, self._distributions(bed)):
+        for check in first_checks(self._tools.setup.rng, self._distributions(bed)):
             if check.optional and spent > _AGAIN_S:
                 continue
             began = time.monotonic()
@@ -266,7 +266,7 @@ class WorkloadTrial:
         if self._tools.workloads == 1:
             return every
         count = max(_LEAST_PERTURBED, math.ceil(2 * len(every) / self._tools.workloads))
-        return self._tools.setup.order.sample(every, min(count, len(every)))
+        return self._tools.setup.rng.sample(every, min(count, len(every)))
 
     def _screen(self, bed: TestBed, contest: Contestants, tally: CheckTally) -> PairTimes:
         """A few samples. If they raise doubts or were disturbed, they are replaced by new ones.
@@ -336,12 +336,12 @@ class WorkloadTrial:
         """Calls on raised edges, since where a loop ends depends on the shape, and on a few other kinds drawn at random."""
         edges = [name for name in (EDGES, NEARER_EDGES) if name in bed.calibration.distributions]
         others = [name for name in bed.calibration.distributions if name not in (OWN, *edges)]
-        drawn = self._tools.setup.order.sample(others, min(_HOLDOUT_OTHERS, len(others)))
+        drawn = self._tools.setup.rng.sample(others, min(_HOLDOUT_OTHERS, len(others)))
         began, tally = time.monotonic(), CheckTally()
         for distribution in (*edges, *drawn):
             if time.monotonic() - began > _HOLDOUT_S:
                 break
-            bed.refill(0, distribution, partly=self._tools.setup.order.random() < 0.5)
+            bed.refill(0, distribution, partly=self._tools.setup.rng.random() < 0.5)
             judged_call(bed, runner, 0, tally, distribution)
 
     # times
