@@ -23,6 +23,8 @@ from engine.problem.reference import Reference
 from engine.trial.judge import cases, devices, guards, test_bed
 from engine.trial.judge.calibration import calibrate
 from engine.trial.judge.cases import class_errors
+from engine.trial.judge.failures import TrialFailed
+from engine.trial.judge.judged_calls import CheckTally, judge_outputs
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.taken_outputs import largest_difference
 from engine.trial.judge.timing import KERNEL
@@ -382,9 +384,16 @@ def test_only_some_inputs_are_perturbed_where_the_reference_takes_that(expressio
     seen = set()
     for _ in range(20):
         at.refill(0, "x0.001", partly=True)
-        seen.add(tuple(bool(t.max() < 0.1) for t in inputs(at, 0)))
+        perturbed = tuple(bool(t.max() < 0.1) for t in inputs(at, 0))
+        seen.add(perturbed)
         at.outputs(0)[0].copy_(sum(inputs(at, 0)))  # type: ignore[arg-type]
         assert at.check(0, "x0.001").ruling.passed
+        at.outputs(0)[0].zero_()
+        with pytest.raises(TrialFailed) as caught:
+            judge_outputs(at.check(0, "x0.001"), CheckTally(), "x0.001")
+        said = f"x0.001{'' if all(perturbed) else ', in some of the inputs'}"
+        assert f"on perturbed inputs ({said}):" in caught.value.failure.reason
+        assert {one.inputs for one in caught.value.failure.mismatches} == {said}
     assert seen == ({(True, False), (False, True)} if not fails else {(True, True), (False, True)})
     at.close()
 

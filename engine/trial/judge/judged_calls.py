@@ -150,7 +150,8 @@ def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> N
     if findings.ruling.caveat:
         tally.caveats.append(findings.ruling.caveat)
     if not findings.ruling.passed:
-        on = "" if distribution == OWN else f" on perturbed inputs ({distribution})"
+        kind = f"{distribution}, in some of the inputs" if findings.partly else distribution
+        on = "" if distribution == OWN else f" on perturbed inputs ({kind})"
         what = errors.flaw or _beyond(findings.ruling)
         if findings.ruling.undefined:
             reason = f"call {tally.trials}{on} cannot be judged: {findings.ruling.undefined}: {DISTINCT}"
@@ -161,7 +162,7 @@ def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> N
                 f"call {tally.trials}{on} cannot be judged: {what}; the reference's own arithmetic errs by {own.rel_fro:.2e} "
                 "here, because its outputs differ by little more than rounding: give it inputs that spread them",
             )
-        evidence = tuple(replace(one, inputs=distribution, call=tally.trials) for one in findings.ruling.evidence)
+        evidence = tuple(replace(one, inputs=kind, call=tally.trials) for one in findings.ruling.evidence)
         raise TrialFailed(FailureKind.MISMATCH, f"call {tally.trials}{on}: {what}", evidence=evidence)
 
 

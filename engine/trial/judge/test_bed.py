@@ -50,6 +50,8 @@ class Findings:
 
     ruling: CheckResult
     violation: str = ""
+    partly: bool = False
+    """Whether only some of the inputs were perturbed."""
 
 
 class TestBed:
@@ -299,7 +301,7 @@ class TestBed:
             ruling = replace(ruling, evidence=self._evidence(ruling, actual, expected, distribution, self._poisons[slot]))
             if flaw := unwritten(actual, expected, self._names, self._poisons[slot]):
                 ruling = replace(ruling, errors=replace(ruling.errors, flaw=flaw))
-        return Findings(ruling, self._flaw(slot, taken) or changed)
+        return Findings(ruling, self._flaw(slot, taken) or changed, self._drawn[slot].partly)
 
     def _ruled_by_format(
         self, slot: int, distribution: str, actual: Sequence[torch.Tensor], *, compares: bool
