@@ -130,6 +130,15 @@ CASES = {
         ),
         "torch.randn(8, 40)",
     ),
+    "chosen in any order among equals": Indices(
+        "x.topk(5, 1, sorted=False)",
+        last_of_equals,
+        (
+            lambda x: (last_of_equals(x)[0], last_of_equals(x)[1].flip(1)),
+            lambda x: (x.topk(5, 1).values, x.topk(5, 1).indices[:, :1].expand(-1, 5)),
+            lambda x: (x.topk(5, 1).values, x.topk(5, 1).indices + 40),
+        ),
+    ),
     "values in any order": Indices(
         "x.topk(5, 1, sorted=False).values",
         lambda x: (x.topk(5, 1).values.flip(1),),

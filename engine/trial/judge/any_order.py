@@ -15,6 +15,7 @@ import torch
 
 from engine.problem.operator_mode import OperatorMode
 from engine.trial.judge.comparison import compared_exactly
+from engine.trial.judge.ties import selects_a_tied_set, tied_within
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +56,34 @@ class TopkOrder(OperatorMode):  # type: ignore[no-untyped-call]
         return scores.gather(dim, order), order
 
 
-def in_order_of(outputs: Sequence[torch.Tensor], call: Callable[[], Sequence[torch.Tensor]]) -> Sequence[torch.Tensor] | None:
-    """What ``call``, the reference, returns with the elements of each ``topk(sorted=False)`` in the order of ``outputs``.
+def in_order_of(
+    outputs: Sequence[torch.Tensor], exact: Callable[[], Sequence[torch.Tensor]], eager: Callable[[], object]
+) -> Sequence[torch.Tensor] | None:
+    """What ``exact``, the reference in float64, returns with each ``topk(sorted=False)`` in the order of ``outputs``.
 
-    ``None`` where it has none, or no output tells the order.
+    ``eager``: the reference in its own arithmetic, which says how far scores that tie may be apart. ``None`` where there is no
+    such operator, or no output tells the order.
     """
     with TopkOrder() as own:
-        call()
-    orders = [_order(one, outputs) for one in own.chosen]
+        exact()
+    if not own.chosen:
+        return None
+    with TopkOrder() as rounded:
+        eager()
+    scores = [one.scores for one in rounded.chosen]
+    slack = [tied_within(one.scores, next(iter(scores[at : at + 1]), None)) for at, one in enumerate(own.chosen)]
+    orders = [_order(one, outputs, within) for one, within in zip(own.chosen, slack, strict=True)]
     if all(order is None for order in orders):
         return None
     with TopkOrder(orders):
-        return call()
+        return exact()
 
 
-def _order(chosen: TopkChoice, outputs: Sequence[torch.Tensor]) -> torch.Tensor | None:
+def _order(chosen: TopkChoice, outputs: Sequence[torch.Tensor], slack: float) -> torch.Tensor | None:
     alike = [output for output in outputs if output.numel() == chosen.indices.numel() and output.numel()]
     whole = [output for output in alike if compared_exactly(output) and output.dtype != torch.bool]
     for output in whole:
-        if (order := _by_indices(chosen, output.to(torch.int64).reshape(chosen.indices.shape))) is not None:
+        if (order := _by_indices(chosen, output.to(torch.int64).reshape(chosen.indices.shape), slack)) is not None:
             return order
     for output in alike:
         if output.dtype.is_floating_point and output.shape == chosen.values.shape:
@@ -81,10 +91,9 @@ def _order(chosen: TopkChoice, outputs: Sequence[torch.Tensor]) -> torch.Tensor 
     return None
 
 
-def _by_indices(chosen: TopkChoice, mine: torch.Tensor) -> torch.Tensor | None:
-    """``mine`` where it holds the same indices along the dimension, and the reference's own elsewhere."""
-    dim = chosen.dim
-    same = (mine.sort(dim).values == chosen.indices.sort(dim).values).all(dim, keepdim=True)
+def _by_indices(chosen: TopkChoice, mine: torch.Tensor, slack: float) -> torch.Tensor | None:
+    """``mine`` where it holds the same indices along the dimension, or tied ones, and the reference's own elsewhere."""
+    same = selects_a_tied_set(mine, chosen.indices, chosen.scores, chosen.dim, slack)
     return torch.where(same, mine, chosen.indices) if bool(same.any()) else None
 
 

@@ -129,7 +129,11 @@ class ReferenceOnCase:
         """The float64 outputs with what ``topk(sorted=False)`` chooses in the order of ``outputs``; ``None`` without one."""
         if "topk" not in self.reference.operators():
             return None
-        return any_order.in_order_of(outputs, lambda: self.reference.exact(self.case.model, self.case.inputs).outputs)
+        return any_order.in_order_of(
+            outputs,
+            exact=lambda: self.reference.exact(self.case.model, self.case.inputs).outputs,
+            eager=lambda: self.reference.call(self.case.model, self.case.inputs),
+        )
 
     def plain_sums(self, dtype: torch.dtype | None = None) -> Iterator[RelativeErrors]:
         """The reference errors with sums in plain loops, one order after the other; none where it fails so.

@@ -101,9 +101,9 @@ def equivalent(output: torch.Tensor, expected: torch.Tensor, exact: IndexTrace, 
             shown = shown.narrow(dim, 0, expected.shape[dim])  # the first few of a sort
         if shown.numel() != expected.numel() or not torch.equal(shown.reshape(-1), expected.reshape(-1).to(torch.int64)):
             continue
-        other = eager.sources[position] if position < len(eager.sources) else None
+        other = eager.sources[position].scores if position < len(eager.sources) else None
         chosen = output.to(torch.int64).reshape(shown.shape)
-        return _selects_the_same(chosen, shown, source, _slack(source.scores, other)).reshape(output.shape)
+        return _selects_the_same(chosen, shown, source, tied_within(source.scores, other)).reshape(output.shape)
     return None
 
 
@@ -112,19 +112,38 @@ def _selects_the_same(chosen: torch.Tensor, right: torch.Tensor, source: IndexSo
     inside = (chosen >= 0) & (chosen < scores.shape[dim])
     picked = scores.gather(dim, chosen.clamp(0, scores.shape[dim] - 1)).double()
     wanted = scores.gather(dim, right).double()
-    same = inside & ((picked == wanted) | ((picked - wanted).abs() <= slack))
+    same = inside & _tied(picked, wanted, slack)
     if source.all_different:
-        ordered = chosen.sort(dim).values
-        repeated = (ordered.diff(dim=dim) == 0).any(dim, keepdim=True)
-        same &= ~repeated
+        same &= all_different(chosen, dim)
     return same
 
 
-def _slack(scores: torch.Tensor, eager: IndexSource | None) -> float:
-    """How far apart two scores may be and still count as tied: a multiple of the error of the reference's own arithmetic."""
-    if eager is None or eager.scores.shape != scores.shape or not scores.dtype.is_floating_point or scores.numel() < 2:
+def selects_a_tied_set(chosen: torch.Tensor, right: torch.Tensor, scores: torch.Tensor, dim: int, slack: float) -> torch.Tensor:
+    """Where ``chosen`` selects, in any order along ``dim``, elements that tie with those of ``right``; size 1 along ``dim``."""
+    inside = (chosen >= 0) & (chosen < scores.shape[dim])
+    picked = scores.gather(dim, chosen.clamp(0, scores.shape[dim] - 1)).double()
+    wanted = scores.gather(dim, right).double()
+    tied = _tied(picked.sort(dim).values, wanted.sort(dim).values, slack)
+    return (inside & tied).all(dim, keepdim=True) & all_different(chosen, dim)
+
+
+def _tied(one: torch.Tensor, other: torch.Tensor, slack: float) -> torch.Tensor:
+    return (one == other) | ((one - other).abs() <= slack)
+
+
+def all_different(indices: torch.Tensor, dim: int) -> torch.Tensor:
+    """Whether no index occurs twice along ``dim``, which has size 1 in the result."""
+    return ~(indices.sort(dim).values.diff(dim=dim) == 0).any(dim, keepdim=True)
+
+
+def tied_within(scores: torch.Tensor, eager: torch.Tensor | None) -> float:
+    """How far apart two scores may be and still count as tied: a multiple of the error of the reference's own arithmetic.
+
+    ``eager``: the same scores in it.
+    """
+    if eager is None or eager.shape != scores.shape or not scores.dtype.is_floating_point or scores.numel() < 2:
         return 0.0
     exact = scores.double()
-    error = float((eager.scores.double() - exact).abs().nan_to_num(0.0, 0.0, 0.0).max())
+    error = float((eager.double() - exact).abs().nan_to_num(0.0, 0.0, 0.0).max())
     spread = float(exact[torch.isfinite(exact)].std(correction=0)) if bool(torch.isfinite(exact).any()) else 0.0
     return min(_ROUNDING * error, _LARGEST_SHARE * spread)
