@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 import time
@@ -43,23 +44,41 @@ class ProgressPrinter:
         self._table: LiveTable | None = None
         self._waits: set[str] = set()
         """Printed lines on leases that are waited for; the lease repeats them every few seconds."""
+        self._unprinted: asyncio.TimerHandle | None = None
+        """Prints what runs, once it has run for long."""
         self._quiet, self._verbose = quiet(), verbose()
 
     def show(self, text: str) -> None:
         """Show a line on a terminal until the next one; with --verbose, print it. Without a terminal, print whom a lease is
-        waited for, and what runs after a long silence."""
-        if not is_terminal(sys.stderr) and (is_waiting(text) or time.time() - self._printed > _SILENCE):
-            self.step(text)
-            return
+        waited for, and what runs after a long silence or for long."""
+        if not is_terminal(sys.stderr):
+            if is_waiting(text) or time.time() - self._printed > _SILENCE:
+                return self.step(text)
+            if not self._verbose and not self._quiet:
+                self._print_later(text)
         spans = timestamped(line(one_line(text)), time.time() - self._began)
         if self._verbose:
             show([spans], err=True)
         elif not self._quiet:
             self._status = spans
             self._draw()
+        return None
+
+    def _print_later(self, text: str) -> None:
+        """Print a line when there has been none for long, unless another step begins before; within an event loop."""
+        self._forget_unprinted()
+        with contextlib.suppress(RuntimeError):  # no event loop
+            loop = asyncio.get_running_loop()
+            self._unprinted = loop.call_later(self._printed + _SILENCE - time.time(), self.step, text)
+
+    def _forget_unprinted(self) -> None:
+        if self._unprinted is not None:
+            self._unprinted.cancel()
+            self._unprinted = None
 
     def step(self, text: str) -> None:
         """Print a line that stays. Whom a lease is waited for is printed when that changes."""
+        self._forget_unprinted()
         if is_free(text):
             self._waits.clear()
         elif is_waiting(text):
@@ -70,6 +89,7 @@ class ProgressPrinter:
             self._print([timestamped(line(one_line(text)), time.time() - self._began)])
 
     def clear(self) -> None:
+        self._forget_unprinted()
         self._status = ()
         self._transient.clear()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from engine.cli import drive
@@ -38,3 +40,24 @@ def test_without_a_terminal_a_long_silence_ends_with_what_runs(
         now = moment
         printer.show(f"k3 trial at {moment}")
     assert [line.partition("trial at ")[2] for line in capsys.readouterr().err.splitlines()] == ["111.0", "123.0"]
+
+
+def test_without_a_terminal_what_runs_for_long_is_printed_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drive, "_SILENCE", 0.05)
+
+    async def work() -> None:
+        printer = ProgressPrinter()
+        printer.show("building")
+        printer.show("reading the problem")
+        await asyncio.sleep(0.3)
+        printer.step("measured")
+        printer.show("the next kernel")
+        printer.clear()
+        await asyncio.sleep(0.2)
+
+    asyncio.run(work())
+    one, other = capsys.readouterr().err.splitlines()
+    assert "reading the problem" in one
+    assert "measured" in other

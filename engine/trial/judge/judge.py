@@ -102,8 +102,7 @@ class Judge:
         try:
             self._trials: list[WorkloadTrial] = []
             for place, one in enumerate(each):
-                if len(each) > 1:
-                    say(suite.step(place, one.workload.name, len(each)) + "reading the problem")
+                say(suite.step(place, one.workload.name, len(each)) + "reading the problem")
                 self._trials.append(WorkloadTrial(one, tools, say))
             self._keeps_beds = self._all_fit()
             self._pool.keeps_loads = len(each) > 1 and self._keeps_beds
