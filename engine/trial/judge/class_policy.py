@@ -160,21 +160,27 @@ class ClassPolicy:
         limit = self.limit(distribution)
         if not within(errors, limit) and distribution != OWN:
             limit = _at_least(limit, rounding_errors(outputs, expected))
-        if case_reference is None:
-            pass
-        elif within(errors, limit):
-            limit = self._below_tf32_sums(errors, limit, case_reference)
-        elif distribution != OWN or not errors.flaw:
-            own = case_reference.errors(ORDER[: ORDER.index(self.allowed) + 1])
-            here = error_limit(self.allowed, own, self.dtype)
-            if distribution != OWN and (self.allowed.value not in own or here.rel_fro > HOPELESS):
-                return CheckResult(NO_ERROR, passed=True)
-            limit = limit.wider(here) if here.rel_fro <= HOPELESS else limit
-            limit = self._with_worst_element(errors, limit)
-            limit = self._with_plain_sums(errors, limit, distribution, case_reference)
-            limit = limit if distribution == OWN else self._with_rounded_inputs(errors, limit, case_reference)
-            if not within(errors, limit) and within(errors, limit.wider(here)):
-                return CheckResult(errors, False, limit=limit, own_errors=own.get(self.allowed.value))
+        if case_reference is None or (errors.flaw and distribution == OWN):
+            return CheckResult(errors, within(errors, limit), limit=limit)
+        if not within(errors, limit):
+            return self._explained(errors, limit, distribution, case_reference)
+        limit = self._below_tf32_sums(errors, limit, case_reference)
+        return CheckResult(errors, within(errors, limit), limit=limit)
+
+    def _explained(
+        self, errors: Errors, limit: RelativeErrors, distribution: str, case_reference: CaseReference
+    ) -> CheckResult:
+        """Whether errors beyond ``limit`` are those of honest arithmetic on this case, as the reference shows it."""
+        own = case_reference.errors(ORDER[: ORDER.index(self.allowed) + 1])
+        here = error_limit(self.allowed, own, self.dtype)
+        if distribution != OWN and (self.allowed.value not in own or here.rel_fro > HOPELESS):
+            return CheckResult(NO_ERROR, passed=True)
+        limit = limit.wider(here) if here.rel_fro <= HOPELESS else limit
+        limit = self._with_worst_element(errors, limit)
+        limit = self._with_plain_sums(errors, limit, distribution, case_reference)
+        limit = limit if distribution == OWN else self._with_rounded_inputs(errors, limit, case_reference)
+        if not within(errors, limit) and within(errors, limit.wider(here)):
+            return CheckResult(errors, False, limit=limit, own_errors=own.get(self.allowed.value))
         return CheckResult(errors, within(errors, limit), limit=limit)
 
     def _with_worst_element(self, errors: Errors, limit: RelativeErrors) -> RelativeErrors:
