@@ -151,9 +151,12 @@ def test_only_perturbed_inputs_reject_an_input_echo_of_relu(tmp_path: Path, tole
 
 
 class Unasked:
-    """A case that must not be consulted, without elements in any order."""
+    """A case that must not be consulted, of a reference that neither selects nor jumps."""
 
     def in_order_of(self, outputs: Sequence[torch.Tensor]) -> None:
+        return None
+
+    def nearest_seen(self, outputs: Sequence[torch.Tensor], limit: float, most: float) -> None:
         return None
 
     def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, RelativeErrors]:

@@ -92,9 +92,12 @@ def _order(chosen: TopkChoice, outputs: Sequence[torch.Tensor], slack: float) ->
 
 
 def _by_indices(chosen: TopkChoice, mine: torch.Tensor, slack: float) -> torch.Tensor | None:
-    """``mine`` where it holds the same indices along the dimension, or tied ones, and the reference's own elsewhere."""
+    """``mine`` where it holds the same indices along the dimension, or tied ones, and the reference's own elsewhere.
+
+    ``None`` where it mostly does not: a remainder of the indices is the same in some rows.
+    """
     same = selects_a_tied_set(mine, chosen.indices, chosen.scores, chosen.dim, slack)
-    return torch.where(same, mine, chosen.indices) if bool(same.any()) else None
+    return torch.where(same, mine, chosen.indices) if 2 * int(same.sum()) > same.numel() else None
 
 
 def _by_ranks(chosen: TopkChoice, mine: torch.Tensor) -> torch.Tensor:

@@ -18,13 +18,13 @@ from engine.problem.operation_count import SHIPPED_WITH_TF32
 from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
 from engine.problem.values import map_arguments, tensors
-from engine.trial.judge import any_order, arithmetic, special_values, sums
+from engine.trial.judge import any_order, arithmetic, jumps, special_values, sums
 from engine.trial.judge.blocks import as_integers
 from engine.trial.judge.comparison import compare_inexact, compared_exactly
 from engine.trial.judge.output_on_case import OutputOnCase, SharedAnswers
 from engine.trial.judge.perturbations import BY_CHANCE, DOWN, UP, nudged, perturb
 from engine.trial.judge.relative_errors import RelativeErrors
-from engine.trial.judge.ties import IndexTrace, equivalent
+from engine.trial.judge.ties import IndexTrace, equivalent, selects, ties_decide
 from engine.trial.judge.undecided import SeenRange, seen_ranges
 
 _Computed = Callable[[Callable[[], Sequence[torch.Tensor]]], Iterator[Sequence[torch.Tensor]]]
@@ -169,13 +169,22 @@ class ReferenceOnCase:
 
     def equivalent(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """Masks of the indices that select the same values as the reference's. None for outputs that hold no indices."""
+        exact, eager = self._traces()
+        pairs = zip(outputs, self.case.expected, strict=True)
+        return [equivalent(o, e, exact, eager) if _may_be_index(o) else None for o, e in pairs]
+
+    def ties_decide(self) -> bool:
+        """Whether the reference computes with an index of equal scores."""
+        return self.selects and ties_decide(*self._traces())
+
+    def _traces(self) -> tuple[IndexTrace, IndexTrace]:
+        """The indices of the reference in float64 and in its own arithmetic."""
         exact, eager = IndexTrace(), IndexTrace()
         with exact:
             self.reference.exact(self.case.model, self.case.inputs)
         with eager:
             self.reference.call(self.case.model, self.case.inputs)
-        pairs = zip(outputs, self.case.expected, strict=True)
-        return [equivalent(o, e, exact, eager) if _may_be_index(o) else None for o, e in pairs]
+        return exact, eager
 
     def defined(self, masks: Sequence[torch.Tensor]) -> bool:
         """Whether arithmetic on the special inputs, or a test of it, decides any of the masked elements."""
@@ -203,6 +212,23 @@ class ReferenceOnCase:
         Each run counts as long as no more than the share ``most`` of an output is undecided (``seen_ranges``).
         """
         return seen_ranges(self.case.expected, self._close_by(), most)
+
+    @property
+    def selects(self) -> bool:
+        """Whether the reference has operators that return indices."""
+        return selects(self.reference.operators())
+
+    def nearest_seen(self, outputs: Sequence[torch.Tensor], limit: float, most: float) -> list[torch.Tensor] | None:
+        """The expected output with the values that its jumping elements take in runs close by: for a single output."""
+        found = self.nearest_of_output(0, outputs[0], limit, most)
+        return None if found is None else [found]
+
+    def nearest_of_output(self, index: int, output: torch.Tensor, limit: float, most: float) -> torch.Tensor | None:
+        """The same for one of the outputs."""
+        if not jumps.may_jump(self.reference.operators()):
+            return None
+        runs = (outputs[index] for outputs in self._close_by())
+        return jumps.nearest_seen(output, self.case.expected[index], runs, limit, most)
 
     def _close_by(self) -> Iterator[Sequence[torch.Tensor]]:
         """The reference's outputs in its own arithmetic, in float64 on inputs moved in the last places, and in plain loops."""

@@ -27,6 +27,10 @@ class _OnCase(Protocol):
     def undecided(self, most: float) -> Sequence[SeenRange | None]: ...
     def equivalent(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]: ...
     def defined(self, masks: Sequence[torch.Tensor]) -> bool: ...
+    def nearest_of_output(self, index: int, output: torch.Tensor, limit: float, most: float) -> torch.Tensor | None: ...
+    @property
+    def selects(self) -> bool: ...
+    def ties_decide(self) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -54,6 +58,7 @@ class SharedAnswers:
 
     def __init__(self, asked: _OnCase, outputs: Sequence[torch.Tensor]) -> None:
         self.asked, self.outputs = asked, outputs
+        self.tied: bool | None = None
         self._errors: dict[tuple[PrecisionClass, ...], Mapping[str, RelativeErrors]] = {}
         self._plain: dict[torch.dtype, _Replayed] = {}
         self._rounded: dict[torch.dtype, list[RelativeErrors]] = {}
@@ -123,6 +128,22 @@ class OutputOnCase:
     def undecided(self, most: float) -> list[SeenRange | None]:
         """As for all outputs."""
         return [self.shared.undecided(most)[self.index]]
+
+    @property
+    def selects(self) -> bool:
+        """As for all outputs."""
+        return self.shared.asked.selects
+
+    def ties_decide(self) -> bool:
+        """As for all outputs."""
+        if self.shared.tied is None:
+            self.shared.tied = self.shared.asked.ties_decide()
+        return self.shared.tied
+
+    def nearest_seen(self, outputs: Sequence[torch.Tensor], limit: float, most: float) -> list[torch.Tensor] | None:
+        """As for a single output: ``outputs`` is this one."""
+        found = self.shared.asked.nearest_of_output(self.index, outputs[0], limit, most)
+        return None if found is None else [found]
 
     def equivalent(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """As for all outputs: ``outputs`` is one of them."""

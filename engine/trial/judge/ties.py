@@ -35,6 +35,11 @@ _LARGEST_SHARE = 0.02
 """Limit on that error, as a share of the scores' spread: beyond it they do not say which element is right."""
 
 
+def selects(operators: frozenset[str]) -> bool:
+    """Whether one of these operators returns indices."""
+    return any(name.rstrip("_") in _INDEX_OPERATORS for name in operators)
+
+
 @dataclass(frozen=True, slots=True)
 class IndexSource:
     """Where an index points: it selects along ``dim`` of ``scores``."""
@@ -105,6 +110,26 @@ def equivalent(output: torch.Tensor, expected: torch.Tensor, exact: IndexTrace, 
         chosen = output.to(torch.int64).reshape(shown.shape)
         return _selects_the_same(chosen, shown, source, tied_within(source.scores, other)).reshape(output.shape)
     return None
+
+
+def ties_decide(exact: IndexTrace, eager: IndexTrace) -> bool:
+    """Whether the reference computes with an index that it chose among equal scores: any other choice is as right."""
+    others = [source.scores for source in eager.sources]
+    return exact.consumed and any(
+        _chosen_among_equals(source, tied_within(source.scores, others[at] if at < len(others) else None))
+        for at, source in enumerate(exact.sources)
+    )
+
+
+def _chosen_among_equals(source: IndexSource, slack: float) -> bool:
+    ordered = source.scores.sort(source.dim).values.double()
+    lower, upper = (
+        ordered.narrow(source.dim, 0, ordered.shape[source.dim] - 1),
+        ordered.narrow(source.dim, 1, ordered.shape[source.dim] - 1),
+    )
+    picked = source.scores.gather(source.dim, source.indices).double()
+    least, most = picked.amin(source.dim, keepdim=True) - slack, picked.amax(source.dim, keepdim=True) + slack
+    return bool((_tied(lower, upper, slack) & (upper >= least) & (lower <= most)).any())
 
 
 def _selects_the_same(chosen: torch.Tensor, right: torch.Tensor, source: IndexSource, slack: float) -> torch.Tensor:

@@ -78,6 +78,16 @@ class CaseReference(Protocol):
     def undecided(self, most: float) -> Sequence[SeenRange | None]:
         """For each output, the values of its integers in runs close by, up to this undecided share; ``None`` if it has none."""
 
+    @property
+    def selects(self) -> bool:
+        """Whether the reference has operators that return indices."""
+
+    def ties_decide(self) -> bool:
+        """Whether the reference computes with an index of equal scores."""
+
+    def nearest_seen(self, outputs: Sequence[torch.Tensor], limit: float, most: float) -> Sequence[torch.Tensor] | None:
+        """The expected outputs, with values seen close by where elements jump; ``None`` where that cannot help."""
+
     def equivalent(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
         """For each output, a mask of the indices that select what the reference's select; ``None`` if it holds no indices."""
 

@@ -36,6 +36,11 @@ class SeenRange:
         least, largest = (one.to(mine.device) for one in (self.least, self.largest))
         return (mine == least) | (mine == largest) if ends_only else (mine >= least) & (mine <= largest)
 
+    @property
+    def share(self) -> float:
+        """The share of the elements that vary."""
+        return float((self.largest != self.least).double().mean()) if self.least.numel() else 0.0
+
     def undecided(self, unit: float) -> int:
         """How many elements vary by more than little in this unit."""
         return int(((self.largest.double() - self.least.double()) > _NARROW * unit).sum())

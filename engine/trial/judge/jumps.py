@@ -1,0 +1,50 @@
+"""Elements that jump where rounding alone decides what a reference selects, rounds or compares. Imports torch.
+
+A token whose second and third best experts nearly tie is routed to one or the other, by the order in which a sum is added, and
+all its outputs jump. Such an element is right if it is one that the reference shows on inputs that differ in their last places,
+or with its sums in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from engine.trial.judge.comparison import finite_moments, spread_of
+
+_JUMPING = frozenset(
+    "topk sort argsort argmax argmin max min median kthvalue mode bucketize searchsorted round floor ceil trunc sign "
+    "floor_divide remainder fmod gt lt ge le eq ne heaviside".split()
+)
+"""Operators, without a trailing underscore, of which a small change can change the result by much."""
+_MOST_ELEMENTS = 2**27
+"""Larger outputs are not looked into: the device may lack the room."""
+
+
+def may_jump(operators: frozenset[str]) -> bool:
+    """Whether a reference with these operators has outputs that can jump."""
+    return any(name.rstrip("_") in _JUMPING for name in operators)
+
+
+def nearest_seen(
+    output: torch.Tensor, expected: torch.Tensor, runs: Iterator[torch.Tensor], limit: float, most: float
+) -> torch.Tensor | None:
+    """``expected`` with, at elements that are wrong and jump in one of ``runs``, the seen value nearest to the output's.
+
+    ``limit``: what an element may err, in units of its scale (``comparison``). ``None`` where nothing is wrong, or more than
+    the share ``most`` of the elements.
+    """
+    if output.numel() > _MOST_ELEMENTS or not output.dtype.is_floating_point:
+        return None
+    right, mine = expected.double(), output.double().to(expected.device)
+    allowed = limit * (right.abs() + spread_of(finite_moments(expected)))
+    wrong = (mine - right).abs() > allowed
+    if not 0 < int(wrong.sum()) <= most * output.numel():
+        return None
+    nearest = right.clone()
+    for run in runs:
+        seen = run.double().to(expected.device)
+        better = wrong & ((seen - right).abs() > allowed) & ((mine - seen).abs() < (mine - nearest).abs())
+        nearest = torch.where(better, seen, nearest)
+    return nearest.to(expected.dtype)
