@@ -2,6 +2,8 @@
 
 A thread that waits for input cannot be interrupted. So another thread copies the input to a socket, and a signal ends that
 socket: to the server it looks like a client that hung up, and it releases its sessions.
+
+The SDK drops a line that is not a message. Its client would wait indefinitely for an answer, so it gets one here.
 """
 
 from __future__ import annotations
@@ -12,9 +14,16 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import AsyncIterable, Awaitable, Callable
 from typing import Any
 
+import anyio
+from anyio.streams.memory import MemoryObjectSendStream
 from mcp.server.mcpserver import MCPServer
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError
+from pydantic import ValidationError
 
 _LOG = logging.getLogger(__name__)
 _STDIN = 0
@@ -43,11 +52,48 @@ async def serve_stdio(server: MCPServer[Any]) -> None:
     for number in _ENDING:
         loop.add_signal_handler(number, end)
     try:
-        await server.run_stdio_async()
+        await _serve(server)
     except* BrokenPipeError:
         _LOG.info("the client hung up before it read the last answer")
     if interrupted:
         raise KeyboardInterrupt
+
+
+async def _serve(server: MCPServer[Any]) -> None:
+    """``MCPServer.run_stdio_async``, with answers to lines that are not messages."""
+    inner = server._lowlevel_server
+    forward, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    async with stdio_server() as (received, answers), anyio.create_task_group() as group:
+        group.start_soon(_forward, received, forward, answers.send)
+        await inner.run(messages, answers, inner.create_initialization_options())
+
+
+async def _forward(
+    received: AsyncIterable[SessionMessage | Exception],
+    messages: MemoryObjectSendStream[SessionMessage | Exception],
+    answer: Callable[[SessionMessage], Awaitable[None]],
+) -> None:
+    """Pass messages on, and answer the other lines but blank ones."""
+    async with messages:
+        async for item in received:
+            if not isinstance(item, ValidationError):
+                await messages.send(item)
+            elif (error := _refusal(item)) is not None:
+                await answer(SessionMessage(error))
+
+
+def _refusal(error: ValidationError) -> JSONRPCError | None:
+    """The answer to a line that is not a message. A request is found among the errors, as it lacks what a reply has."""
+    faults = error.errors(include_url=False, include_context=False)
+    if faults[0]["type"] == "json_invalid":
+        if not str(faults[0]["input"]).strip():
+            return None
+        fault = ErrorData(code=PARSE_ERROR, message="the line is not JSON: send one JSON-RPC message per line")
+        return JSONRPCError(jsonrpc="2.0", id=None, error=fault)
+    whole = next((one["input"] for one in faults if one["type"] == "missing" and isinstance(one["input"], dict)), {})
+    given = whole.get("id") if "method" in whole else None
+    fault = ErrorData(code=INVALID_REQUEST, message="the line is not a JSON-RPC 2.0 message, or not one alone")
+    return JSONRPCError(jsonrpc="2.0", id=given if type(given) in (int, str) else None, error=fault)
 
 
 def _copy(wire: int, server: socket.socket) -> None:
