@@ -80,6 +80,7 @@ def main(arguments: Sequence[str] | None = None, ui: TerminalUI | None = None) -
     if instruction := os.environ.get(COMPLETE):
         return _complete(instruction)
     signal.signal(signal.SIGTERM, _interrupt)
+    streams.replace_closed()
     streams.substitute_unencodable(sys.stdout, sys.stderr)
     given = list(sys.argv[1:] if arguments is None else arguments)
     return exit_codes.exit_status_of(lambda: _invoke(given, ui))

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from typing import IO
 
+_STDIN, _STDOUT, _STDERR = range(3)
 _ERRORS = "espalier.substitute"
 _SUBSTITUTES: Mapping[str, str] = {
     "─": "-", "│": "|", "├": "|", "└": "`", "★": "*", "…": "~", "×": "x", "·": "-", "÷": "/", "‖": "|", "█": "#",
@@ -54,6 +55,20 @@ def substitute_unencodable(*streams: IO[str] | None) -> None:
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_ERRORS)
+
+
+def replace_closed() -> None:
+    """Open the null device in place of closed standard streams.
+
+    The next file would get the number of a closed one: a child would write its messages into a journal, and progress would be
+    printed on standard output.
+    """
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(handle, True)
+    os.close(handle)
+    sys.stdin = sys.stdin or os.fdopen(_STDIN, encoding="utf-8", closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(_STDOUT, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(_STDERR, "w", encoding="utf-8", closefd=False)
 
 
 def discard(*streams: IO[str] | None) -> None:

@@ -325,6 +325,28 @@ def test_a_closed_or_full_output_is_not_an_internal_error(home: Path, closed: st
     assert len(ended.stderr.splitlines()) <= 1
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_the_null_device_so_that_no_other_file_takes_its_number(
+    home: Path, tmp_path: Path, closed: str
+) -> None:
+    """A child writes to descriptors 1 and 2 whatever they are: the journal must not be one of them."""
+    found = tmp_path / "found"
+    code = f"""
+import os, sys
+from espalier import main
+status = main(["session", "show", "absent"])
+numbers = [stream.fileno() for stream in (sys.stdin, sys.stdout, sys.stderr)]
+with open({str(found)!r}, "w") as file:
+    print(status, file.fileno() > 2, numbers, [os.get_inheritable(n) for n in range(3)], file=file)
+"""
+    line = f'"{sys.executable}" -c "$0" {closed}'
+    ended = subprocess.run(
+        ["sh", "-c", line, code], env=environment(home), capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout == ""
+    assert found.read_text() == "2 True [0, 1, 2] [True, True, True]\n"
+
+
 def test_a_full_output_is_said(home: Path) -> None:
     with open("/dev/full", "w") as full:
         arguments = [sys.executable, "-m", "espalier", "problems"]
