@@ -123,6 +123,14 @@ def test_the_header_stays_while_the_rows_scroll() -> None:
     play(act, size=(80, 10))
 
 
+def test_the_scroll_bar_does_not_touch_the_last_column() -> None:
+    async def act(tree: KernelTree, pilot: Pilot[None], host: Host) -> None:
+        assert tree.show_vertical_scrollbar
+        assert all(text.endswith(" ") for text in lines(tree))
+
+    play(act, size=(80, 7))
+
+
 def test_filter_and_order() -> None:
     async def act(tree: KernelTree, pilot: Pilot[None], host: Host) -> None:
         tree.pattern = "chains"

@@ -153,8 +153,8 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
 
     @property
     def shown_columns(self) -> tree_columns.ColumnLayout:
-        """The columns at the present width."""
-        return tree_columns.layout(self.scrollable_content_region.width, self.columns)
+        """The columns at the present width, with a blank cell before the scroll bar."""
+        return tree_columns.layout(self.scrollable_content_region.width - self.show_vertical_scrollbar, self.columns)
 
     def _arrange(self) -> None:
         """Recompute the rows if their order may have changed; the selection stays or moves to the nearest row."""
