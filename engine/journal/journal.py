@@ -303,7 +303,7 @@ def _unreadable_error(folder: Path, error: OSError) -> JournalError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         what = f"{folder} is not a session: it has no {NAME}" if folder.is_dir() else f"session {folder} not found"
         return JournalError(f"{what}; `espalier session list` lists the sessions")
-    return JournalError(f"the journal of {folder} cannot be read ({error.strerror})")
+    return JournalError(f"{folder / NAME} cannot be read ({error.strerror}): make it readable, or use a copy")
 
 
 def _empty_journal_error(folder: Path) -> JournalCorrupt:

@@ -171,6 +171,8 @@ def resolve(text: str) -> Path:
     near = near or [name for name in names if difflib.get_close_matches(text, [name.partition("-")[0]], 1, 0.8)]
     hint = f"did you mean {' or '.join(map(repr, near[-3:]))}?" if near else "`espalier session list` lists the sessions"
     if here is not None and _holds(Path.is_dir, here):
+        if not os.access(here, os.X_OK, effective_ids=True):
+            raise JournalError(f"{text} cannot be read (Permission denied): make it readable, or use a copy")
         has = _no_file(here) or f"it has no {journal.NAME}"
         raise JournalError(f"folder {text} is not a session ({has}): {hint}")
     if here is not None and _holds(Path.is_file, here):

@@ -106,6 +106,33 @@ def test_an_unknown_session_gets_the_nearest_names(root: Path, tmp_path: Path) -
         store.resolve(str(tmp_path / "kernel.cpp"))
 
 
+def test_a_session_that_may_not_be_read_is_not_called_unknown(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs without superuser rights, which would allow reading everything."""
+    stored(tmp_path / "closed", [b.opened()])
+    stored(tmp_path / "half", [b.opened()])
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "closed").chmod(0)
+    (tmp_path / "half").chmod(0o755)
+    (tmp_path / "half" / "journal.jsonl").chmod(0)
+    user = os.geteuid()
+    os.seteuid(user or 65534)
+    try:
+        with pytest.raises(
+            JournalError, match=r"^closed cannot be read \(Permission denied\): make it readable, or use a copy$"
+        ):
+            store.resolve("closed")
+        with pytest.raises(
+            JournalError, match=r"^half/journal\.jsonl cannot be read \(Permission denied\): make it readable, or use a copy$"
+        ):
+            store.state_of(store.resolve("half"))
+    finally:
+        os.seteuid(user)
+        (tmp_path / "closed").chmod(0o755)
+
+
 def test_a_session_summary_shows_the_progress(root: Path) -> None:
     more = (
         e.RoundOpened(1, ("k1",)),
