@@ -26,7 +26,7 @@ from engine.session.fork import fork as fork_session
 @session_argument
 @click.option("--round", "number", type=click.IntRange(0), metavar="N", help="Copy up to the end of this round.")
 @click.option("--event", "position", type=click.IntRange(1), metavar="N", help="Copy this many events. Default: all.")
-@click.option("--into", "target", type=o.PATH, metavar="DIR", help="Folder of the new session. Default: a new name.")
+@click.option("--into", "target", type=o.NEW_SESSION, metavar="DIR", help="Folder of the new session. Default: a new name.")
 @click.option("--recall", is_flag=True, help="Answer prompts from the replies recorded in SESSION. "
               "The fork pauses before it spends anything new.")  # fmt: skip
 @click.option("--strategy", type=o.KnownValue(STRATEGIES), default=None,

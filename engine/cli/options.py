@@ -44,6 +44,21 @@ class _Named(click.ParamType[str]):
 
 
 PATH = InputPath(path_type=Path)
+
+
+class NewSessionPath(InputPath):
+    """The folder of a new session: records name it, and they are UTF-8."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        try:
+            str(found).encode()
+        except UnicodeEncodeError:
+            self.fail(f"{str(found)!a} is not UTF-8: choose another name", param, ctx)
+        return found
+
+
+NEW_SESSION = NewSessionPath(path_type=Path)
 NAME = _Named("name")
 ADDRESS = _Named("address")
 

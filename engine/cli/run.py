@@ -102,7 +102,7 @@ or a provider (resume with `espalier open`), 4 no kernel whose time is corrobora
               help="End before exceeding this many dollars.")  # fmt: skip
 @click.option("--pause-above-usd", type=o.FiniteNumber(0), metavar="X", help="Pause once more dollars have been spent.")
 @click.option("--pause-before-round", type=_COUNT, metavar="N", help="Pause before this round opens.")
-@click.option("--session", "folder", type=o.PATH, metavar="DIR",
+@click.option("--session", "folder", type=o.NEW_SESSION, metavar="DIR",
               help="Folder of the new session. Default: a new one in the sessions folder.")  # fmt: skip
 @click.option("--seed-kernel", "seeds", type=o.SEED, multiple=True, metavar="FILE|SESSION:KERNEL",
               help="A kernel to start with; repeatable.")  # fmt: skip

@@ -123,7 +123,7 @@ def _in_group(group: str, verb: str) -> str:
     if (group, verb) in MOVED:
         return MOVED[group, verb]
     verbs = GROUPS[group]
-    chosen = VERBS[group].get(verb) or nearest(verb, verbs)
+    chosen = VERBS.get(group, {}).get(verb) or nearest(verb, verbs)
     if chosen:
         return f"{group} {chosen}"
     other = next((name for name, table in GROUPS.items() if verb in table), None)
@@ -132,7 +132,7 @@ def _in_group(group: str, verb: str) -> str:
     tops = [name for section in SECTIONS.values() for name in section]
     if verb in tops:
         return verb
-    guess = nearest(verb, VERBS[group], _SYNONYM)
+    guess = nearest(verb, VERBS.get(group, {}), _SYNONYM)
     return f"{group} {VERBS[group][guess]}" if guess else f"{group} --help"
 
 
