@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.domain.model import Workload
+from engine.domain.model import PrecisionClass, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import Calibration, calibrate
-from engine.trial.judge.cases import Case, ReferenceOnCase, make_case, output_names
+from engine.trial.judge.cases import Case, ReferenceOnCase, _errors_in_class, make_case, output_names
 from engine.trial.judge.jumps import may_jump, nearest_seen
 from engine.trial.judge.perturbations import OWN
 
@@ -145,6 +145,28 @@ def test_an_element_that_jumps_may_be_either(tmp_path: Path, changed: int, monke
     assert passes(reference, calibration, case, OWN, [output]) is (changed <= 4)
     monkeypatch.setattr("engine.trial.judge.jumps._JUMPING", frozenset())
     assert passes(reference, calibration, case, OWN, [output]) is (changed == 0)
+
+
+def test_jumps_of_the_reference_itself_widen_no_limit(tmp_path: Path) -> None:
+    """In its own arithmetic it chooses the other of two equal experts in some rows: ten times that error is no limit."""
+    reference, _ = calibrated(tmp_path, EXPERTS)
+    model, (x,) = make_case(reference, OWN).model, reference.inputs(1)
+    assert isinstance(x, Tensor)
+    x[:8] += x[:8].flip(1)
+    case = Case(model, lambda: (x,), reference.exact(model, (x,)).outputs)
+    with torch.no_grad():
+        assert isinstance(model.gate, Tensor)
+        one, other = model.gate[:, 0], model.gate[:, 1]
+        assert bool((x[:8].double() @ one.double() - x[:8].double() @ other.double()).abs().max() < 1e-9)
+        output = case.expected[0].float()
+        output[0] = model.experts[1] if torch.equal(output[0], model.experts[0]) else model.experts[0]  # type: ignore[index]
+    errors = _errors_in_class(reference, case, PrecisionClass.FP32, [output])
+    assert errors is not None
+    assert errors.rel_fro < 1e-6
+    output[100] += 1
+    errors = _errors_in_class(reference, case, PrecisionClass.FP32, [output])
+    assert errors is not None
+    assert errors.rel_fro > 1e-3
 
 
 def test_an_output_of_numbers_that_no_run_shows_is_wrong() -> None:
