@@ -62,6 +62,8 @@ MOST_UNDECIDED = 0.01
 sums near zero, or of numbers far from it, say little of a kernel, and it is checked on the problem's own too. Where a reference
 selects elements, and rounding decides more than this on perturbed inputs, its integers are not judged there: sigmoids of large
 scores are all one, and which of them are chosen is an accident."""
+MOST_JUMPING = 0.1
+"""The same share of the elements of an output that jump on perturbed inputs: more are taken for a fault."""
 _PLAINLY_FP32 = 1e-5
 """An error up to this is not taken for one of lower precision, whatever the inputs: the reference is not asked."""
 _SUMMED = (torch.float32, torch.float64)
@@ -196,7 +198,7 @@ class ClassPolicy:
         case_reference: CaseReference,
     ) -> CheckResult:
         """``found``, or that the outputs pass where a few of their elements jump (``jumps``)."""
-        most = MOST_UNDECIDED if distribution == OWN else 1.0
+        most = MOST_UNDECIDED if distribution == OWN else MOST_JUMPING
         limit = found.limit
         if limit is None or found.errors.flaw:
             return found
