@@ -302,9 +302,9 @@ def test_ten_times_the_error_of_rounded_inputs_is_allowed_on_perturbed_ones(
     assert distribution == "x64" or len(draws) == 5, "not asked on the problem's own inputs"
 
 
-@pytest.mark.parametrize(("worst", "overall", "passes"), [(1.9, 0.5, True), (2.1, 0.5, False), (1.9, 1.1, False)])
+@pytest.mark.parametrize(("worst", "overall", "passes"), [(3.9, 0.5, True), (4.1, 0.5, False), (3.9, 1.1, False)])
 @pytest.mark.parametrize("distribution", [OWN, "x64"])
-def test_one_element_may_err_twice_as_much_where_the_whole_output_is_within_its_limit(
+def test_one_element_may_err_four_times_as_much_where_the_whole_output_is_within_its_limit(
     worst: float, overall: float, passes: bool, distribution: str
 ) -> None:
     classes = {name: {"fp32": RelativeErrors(1e-4, 1e-3)} for name in (OWN, "x64")}

@@ -52,9 +52,9 @@ ROUNDED_INPUTS_FACTOR = 10.0
 """The allowed multiple of what rounding the inputs alone errs on perturbed inputs. Where scores of thousands nearly tie, the
 order of a sum decides the softmax (attention, ``x64``): in 5 cases of 400 a right kernel erred over ten times as much as the
 reference, up to three times what rounding the inputs did. TF32 errs hundreds of times as much there."""
-WORST_ELEMENT_FACTOR = 2.0
+WORST_ELEMENT_FACTOR = 4.0
 """By how much the worst element may exceed its limit in fp32, if the error of the whole output does not exceed its own. The
-worst element of Winograd's F(4×4, 3×3) was seen to err 16 times as much as eager's, and the whole output 5 times."""
+worst element of Winograd's F(4×4, 3×3) was seen to err 26 times as much as eager's, and the whole output 5 times."""
 MOST_FROM_ROUNDING = 1e-3
 """Errors above this are not put down to rounding, and the reference is not asked."""
 MOST_UNDECIDED = 0.01
