@@ -83,11 +83,12 @@ def _order(chosen: TopkChoice, outputs: Sequence[torch.Tensor], slack: float) ->
     alike = [output for output in outputs if output.numel() == chosen.indices.numel() and output.numel()]
     whole = [output for output in alike if compared_exactly(output) and output.dtype != torch.bool]
     for output in whole:
-        if (order := _by_indices(chosen, output.to(torch.int64).reshape(chosen.indices.shape), slack)) is not None:
+        mine = output.to(chosen.indices.device, torch.int64).reshape(chosen.indices.shape)
+        if (order := _by_indices(chosen, mine, slack)) is not None:
             return order
     for output in alike:
         if output.dtype.is_floating_point and output.shape == chosen.values.shape:
-            return _by_ranks(chosen, output)
+            return _by_ranks(chosen, output.to(chosen.indices.device))
     return None
 
 

@@ -234,7 +234,7 @@ class ReferenceOnCase:
         ]
         one, other = (self.reference.exact(self.case.model, inputs).outputs for inputs in finite)
         return any(
-            bool((mask & (a != right).reshape(-1)).any())
+            bool((mask & (a != right).reshape(-1).to(mask.device)).any())
             if right.dtype == torch.bool
             else numbers and special_values.depends(mask, a, b)
             for mask, a, b, right in zip(masks, one, other, self.case.expected, strict=True)

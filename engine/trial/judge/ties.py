@@ -107,8 +107,9 @@ def equivalent(output: torch.Tensor, expected: torch.Tensor, exact: IndexTrace, 
         if shown.numel() != expected.numel() or not torch.equal(shown.reshape(-1), expected.reshape(-1).to(torch.int64)):
             continue
         other = eager.sources[position].scores if position < len(eager.sources) else None
-        chosen = output.to(torch.int64).reshape(shown.shape)
-        return _selects_the_same(chosen, shown, source, tied_within(source.scores, other)).reshape(output.shape)
+        chosen = output.to(shown.device, torch.int64).reshape(shown.shape)
+        same = _selects_the_same(chosen, shown, source, tied_within(source.scores, other))
+        return same.reshape(output.shape).to(output.device)
     return None
 
 
@@ -169,6 +170,6 @@ def tied_within(scores: torch.Tensor, eager: torch.Tensor | None) -> float:
     if eager is None or eager.shape != scores.shape or not scores.dtype.is_floating_point or scores.numel() < 2:
         return 0.0
     exact = scores.double()
-    error = float((eager.double() - exact).abs().nan_to_num(0.0, 0.0, 0.0).max())
+    error = float((eager.to(exact.device).double() - exact).abs().nan_to_num(0.0, 0.0, 0.0).max())
     spread = float(exact[torch.isfinite(exact)].std(correction=0)) if bool(torch.isfinite(exact).any()) else 0.0
     return min(_ROUNDING * error, _LARGEST_SHARE * spread)
