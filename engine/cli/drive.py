@@ -53,7 +53,8 @@ class ProgressPrinter:
         waited for, and what runs after a long silence or for long."""
         if not is_terminal(sys.stderr):
             if is_waiting(text) or time.time() - self._printed > _SILENCE:
-                return self.step(text)
+                self.step(text)
+                return
             if not self._verbose and not self._quiet:
                 self._print_later(text)
         spans = timestamped(line(one_line(text)), time.time() - self._began)
@@ -62,7 +63,6 @@ class ProgressPrinter:
         elif not self._quiet:
             self._status = spans
             self._draw()
-        return None
 
     def _print_later(self, text: str) -> None:
         """Print a line when there has been none for long, unless another step begins before; within an event loop."""

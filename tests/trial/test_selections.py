@@ -13,7 +13,7 @@ from engine.domain.model import PrecisionClass, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import Calibration, calibrate
-from engine.trial.judge.cases import Case, ReferenceOnCase, _errors_in_class, make_case, output_names
+from engine.trial.judge.cases import Case, ReferenceOnCase, errors_in_class, make_case, output_names
 from engine.trial.judge.jumps import may_jump, nearest_seen
 from engine.trial.judge.perturbations import OWN
 
@@ -160,11 +160,11 @@ def test_jumps_of_the_reference_itself_widen_no_limit(tmp_path: Path) -> None:
         assert bool((x[:8].double() @ one.double() - x[:8].double() @ other.double()).abs().max() < 1e-9)
         output = case.expected[0].float()
         output[0] = model.experts[1] if torch.equal(output[0], model.experts[0]) else model.experts[0]  # type: ignore[index]
-    errors = _errors_in_class(reference, case, PrecisionClass.FP32, [output])
+    errors = errors_in_class(reference, case, PrecisionClass.FP32, [output])
     assert errors is not None
     assert errors.rel_fro < 1e-6
     output[100] += 1
-    errors = _errors_in_class(reference, case, PrecisionClass.FP32, [output])
+    errors = errors_in_class(reference, case, PrecisionClass.FP32, [output])
     assert errors is not None
     assert errors.rel_fro > 1e-3
 

@@ -27,6 +27,12 @@ from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.ties import IndexTrace, equivalent, selects, ties_decide
 from engine.trial.judge.undecided import SeenRange, seen_ranges
 
+_JUMP = 1e-4
+"""Elements that err more than this in fp32, in units of their scale, may have jumped;"""
+_MOST_JUMPING = 0.01
+"""no larger share of an output."""
+_SOUGHT = 8
+"""Runs on moved inputs in which the jumps are sought."""
 _Computed = Callable[[Callable[[], Sequence[torch.Tensor]]], Iterator[Sequence[torch.Tensor]]]
 """Calls the reference in one way after the other."""
 
@@ -96,13 +102,13 @@ def class_errors(reference: Reference, case: Case, wanted: Sequence[PrecisionCla
     found: dict[str, RelativeErrors] = {}
     for precision in wanted:
         for outputs in _in_class(reference, case, precision):
-            if (errors := _errors_in_class(reference, case, precision, outputs)) is not None:
+            if (errors := errors_in_class(reference, case, precision, outputs)) is not None:
                 found[precision.value] = errors.wider(found.get(precision.value, errors))
             del outputs  # before the next ones are computed
     return found
 
 
-def _errors_in_class(
+def errors_in_class(
     reference: Reference, case: Case, precision: PrecisionClass, outputs: Sequence[torch.Tensor]
 ) -> RelativeErrors | None:
     """The errors of outputs in a class, but in fp32 for a few elements that jump: ten times those would tell nothing."""
@@ -119,14 +125,6 @@ def _errors_in_class(
         return expected if found is None else found
 
     return _errors_on(reference, replace(case, expected=[nearest(index) for index in range(len(outputs))]), outputs)
-
-
-_JUMP = 1e-4
-"""Elements that err more than this in fp32, in units of their scale, may have jumped;"""
-_MOST_JUMPING = 0.01
-"""no larger share of an output."""
-_SOUGHT = 8
-"""Runs on moved inputs in which the jumps are sought."""
 
 
 def _exact_close_by(reference: Reference, case: Case, count: int) -> Iterator[Sequence[torch.Tensor]]:
