@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from engine.domain.errors import ProblemError
 from engine.problem.values import equal_values, is_dense, map_arguments, repeats_elements, storage
+from engine.problem.versions import Versions
 
 Arguments = tuple[object, ...]
 Call = Callable[[Arguments], Sequence[Tensor]]
@@ -23,8 +24,7 @@ class ModelState:
 
     def __init__(self, model: nn.Module) -> None:
         self._places: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        self._values: list[tuple[Tensor, Tensor, Tensor]] = []
-        """Each tensor, its memory as it was, and a copy of its values."""
+        self._values: list[_KeptTensor] = []
         self._parameters = {id(parameter) for parameter in model.parameters()}
         for module in model.modules():
             places: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
@@ -34,21 +34,19 @@ class ModelState:
                 else:
                     self._places.append((place, dict(place)))
                     held = list(place.values())
-                self._values += [
-                    (t, t.detach(), t.detach().clone()) for t in held if isinstance(t, Tensor) and not repeats_elements(t)
-                ]
+                self._values += [_KeptTensor(t) for t in held if isinstance(t, Tensor) and not repeats_elements(t)]
 
     def changed(self) -> bool:
-        """Whether a tensor was replaced, added, removed, or holds other values than before."""
+        """Whether a tensor was replaced, added, removed, written to, or holds other values than before."""
         moved = any(_replaced_names(place, before) for place, before in self._places)
-        return moved or any(_has_changed(*one) for one in self._values)
+        return moved or any(one.changed() for one in self._values)
 
     def changed_parameters(self) -> bool:
-        """Whether a parameter was replaced, or holds other values than before."""
+        """Whether a parameter was replaced, written to, or holds other values than before."""
         tables = (table for table, _ in self._places)
         kept = {id(tensor) for table in tables for tensor in table.values() if isinstance(tensor, nn.Parameter)}
-        mine = [one for one in self._values if id(one[0]) in self._parameters]
-        return any(id(one[0]) not in kept or _has_changed(*one) for one in mine)
+        mine = [one for one in self._values if id(one.tensor) in self._parameters]
+        return any(id(one.tensor) not in kept or one.changed() for one in mine)
 
     def check_counters(self, file: str, inputs: Arguments, outputs: Sequence[Tensor], call: Call) -> None:
         """Raises ProblemError if the forward that returned ``outputs`` counts its calls, and the next ``call`` shows it.
@@ -73,19 +71,32 @@ class ModelState:
                     place[name] = before[name]
                 else:
                     del place[name]
-        for tensor, memory, copy in self._values:
-            if _has_moved(tensor, memory):
-                tensor.data = memory
-            memory.copy_(copy)
+        for one in self._values:
+            one.restore()
 
 
-def _has_changed(tensor: Tensor, memory: Tensor, copy: Tensor) -> bool:
-    return not equal_values(tensor.detach() if _has_moved(tensor, memory) else memory, copy)
+class _KeptTensor:
+    """A tensor, its memory as it was, and a copy of its values."""
 
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self._memory = tensor.detach()
+        self._values = self._memory.clone()
+        self._versions = Versions([self._memory])
 
-def _has_moved(tensor: Tensor, memory: Tensor) -> bool:
-    """Whether ``tensor.data`` was assigned to."""
-    return is_dense(tensor) and is_dense(memory) and storage(tensor) != storage(memory) and tensor.numel() > 0
+    def changed(self) -> bool:
+        now = self.tensor.detach() if self._has_moved() else self._memory
+        return any(self._versions.written()) or not equal_values(now, self._values)
+
+    def restore(self) -> None:
+        if self._has_moved():
+            self.tensor.data = self._memory
+        self._memory.copy_(self._values)
+
+    def _has_moved(self) -> bool:
+        """Whether ``tensor.data`` was assigned to."""
+        one, other = self.tensor, self._memory
+        return is_dense(one) and is_dense(other) and storage(one) != storage(other) and one.numel() > 0
 
 
 def _replaced_names(place: dict[str, Any], before: dict[str, Any]) -> list[str]:

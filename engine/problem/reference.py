@@ -31,10 +31,11 @@ from engine.problem.forward_trace import ForwardTrace
 from engine.problem.large_draws import drawn_on
 from engine.problem.loading import Construction, LoadedReference, is_out_of_memory, use_device
 from engine.problem.model_state import ModelState
+from engine.problem.observed_call import ObservedCall
 from engine.problem.operands import argument_rows, model_tensors, named_constants, named_operands
 from engine.problem.operation_count import OperationCounter
 from engine.problem.precision import cast, cast_model, float64_arithmetic
-from engine.problem.randomness import fingerprint, seeded
+from engine.problem.randomness import seeded
 from engine.problem.recurrences import OneTimeStep
 from engine.problem.scalar_arguments import Change, usable_change, vary_scalars
 from engine.problem.side_effects import SideEffects
@@ -81,7 +82,9 @@ class Reference:
     @property
     def notes(self) -> tuple[str, ...]:
         """Caveats of this reference, for the report; complete after the first ``call``."""
-        return self._side_effects.caveats() if self._side_effects is not None else ()
+        if self._side_effects is None:
+            return ()
+        return self._side_effects.caveats([o.name for o in self.signature().operands if o.role is Role.INPUT])
 
     @property
     def lent_outputs(self) -> frozenset[int]:
@@ -105,9 +108,9 @@ class Reference:
         return self._effects().changes_parameters
 
     @property
-    def changes_inputs(self) -> bool:
-        """Whether a call of the model changes its inputs, as seen in the first ``call``."""
-        return self._effects().changes_inputs
+    def changed_inputs(self) -> frozenset[int]:
+        """Which tensors among the inputs a call of the model writes to, as seen in the first ``call``."""
+        return self._effects().changed_inputs
 
     def _effects(self) -> SideEffects:
         """The side effects of a call; one is made where there was none."""
@@ -196,22 +199,19 @@ class Reference:
             if effects is None or effects.draws_random:
                 stack.enter_context(seeded(seed, device))
             stack.enter_context(device_asserts.checked(self._traced[1].operators if self._traced else (), device))
-            copies = effects is None or effects.changes_inputs
+            copies = effects is None or bool(effects.changed_inputs)
             given = map_arguments(lambda t: t.clone() if copies else t, inputs)  # a forward may change its objects
-            state = ModelState(model) if effects is None or (effects.changes_state and not last) else None
+            observed = ObservedCall(model, inputs, given, device) if effects is None else None
+            state = observed.state if observed is not None else None
+            if effects is not None and effects.changes_state and not last:
+                state = ModelState(model)
             if state is not None:
                 stack.callback(state.restore)
-            before = fingerprint(device) if effects is None else ()
             outputs = self._outputs.collect(model(*given), model, given, device, rows)
-            if effects is None and state is not None:
-                self._side_effects = SideEffects(
-                    changes_inputs=not all(map(equal_values, tensors(list(inputs)), tensors(list(given)))),
-                    changes_state=state.changed(),
-                    changes_parameters=state.changed_parameters(),
-                    draws_random=fingerprint(device) != before,
-                )
+            if observed is not None:
+                self._side_effects = observed.effects()
                 if not self._side_effects.draws_random:
-                    state.check_counters(
+                    observed.state.check_counters(
                         self._loaded.file, inputs, outputs, lambda x: self._outputs.collect(model(*x), model, x, device, rows)
                     )
             return outputs
@@ -285,7 +285,7 @@ class Reference:
     def independent_rows(self, most: int) -> row_slices.IndependentRows | None:
         """The arguments whose rows the forward treats independently, in ``most`` slices. Runs the model."""
         outputs, effects = [o.shape for o in self.signature().operands if o.role is Role.OUTPUT], self._effects()
-        if not (effects.changes_state or effects.changes_inputs or effects.draws_random):
+        if not (effects.changes_state or effects.changed_inputs or effects.draws_random):
             model = self.model(_FORWARD_SEED, sample=True)
             call: row_slices.Call = lambda given, rows: self.call(model, given, rows=rows)  # noqa: E731
             self._rows = row_slices.find(call, self.inputs(_FORWARD_SEED), outputs, most)

@@ -220,7 +220,7 @@ def test_a_setting_reaches_everything_derived_from_it() -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("batch_norm", "its own state"), ("gru", "its own state"), ("in_place", "its inputs"), ("dropout", "random")],
+    [("batch_norm", "its own state"), ("gru", "its own state"), ("in_place", "changes x in place"), ("dropout", "random")],
 )
 def test_caveats_are_noted(name: str, said: str) -> None:
     reference = bench(name)
@@ -507,7 +507,32 @@ def test_a_place_for_the_output_is_cleared_and_its_writing_is_seen(tmp_path: Pat
     recycled = [torch.full((64,), 7.0) for _ in range(50)]
     del recycled
     assert not reference.inputs(3)[1].any()  # type: ignore[attr-defined]
-    assert reference.changes_inputs
+    assert reference.changed_inputs
+
+
+@pytest.mark.parametrize("write", ["x.relu_()", "x[1:].clamp_(min=0)", "torch.add(x, 0, out=x)", "torch.sign(y, out=y)"])
+def test_a_write_that_leaves_the_values_of_the_first_call_is_seen(tmp_path: Path, write: str) -> None:
+    """Inputs of ``torch.rand`` are positive: ``nn.ReLU(inplace=True)`` changes nothing there, and other inputs later."""
+    text = (
+        "import torch\nfrom torch import nn\n"
+        "class Model(nn.Module):\n    def forward(self, x, y):\n"
+        f"        {write}\n        return x + y\n"
+        "def get_inputs():\n    return [torch.rand(64), torch.ones(64)]\n" + INIT
+    )
+    assert made(tmp_path, text).changed_inputs
+
+
+def test_a_write_that_leaves_the_values_of_the_state_is_seen(tmp_path: Path) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n"
+        "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.register_buffer('scale', torch.ones(4))\n"
+        "    def forward(self, x):\n        return x * self.scale.clamp_(min=0)\n"
+        "def get_inputs():\n    return [torch.rand(4)]\n" + INIT
+    )
+    reference = made(tmp_path, text)
+    assert reference.stateful
+    assert not reference.changed_inputs
 
 
 def test_numbers_drawn_into_such_memory_are_kept(tmp_path: Path) -> None:

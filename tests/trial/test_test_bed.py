@@ -27,6 +27,7 @@ from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.judged_calls import CheckTally, judge_outputs
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.taken_outputs import largest_difference
+from engine.trial.judge.test_bed import Findings
 from engine.trial.judge.timing import KERNEL
 from engine.trial.judge.written_memory import TRUSTED
 from engine.trial.protocol import OTHER
@@ -93,6 +94,51 @@ def test_a_module_s_weights_are_lent_before_a_call_and_drawn_while_it_loads(benc
     assert after is bench.draw_weights()
     (weight,) = after.parameters()
     assert torch.equal(inputs(bench, 0)[1], weight)
+
+
+CHANGING = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x, y):
+        return x.relu_() + y
+
+def get_inputs():
+    return [torch.rand(8, 16), torch.rand(8, 16)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture
+def changing(tmp_path: Path) -> Iterator[Bed]:
+    """A reference whose write leaves positive inputs as they are: its own are positive."""
+    file = tmp_path / "changing.py"
+    file.write_text(CHANGING)
+    problem = catalog.find(str(file))
+    found = make(problem, next(iter(problem.workloads)))
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("distribution", [OWN, "negated"])
+def test_a_kernel_may_change_what_the_reference_changes_and_nothing_else(changing: Bed, distribution: str) -> None:
+    x, y, out = changing.layout.slots[0]
+
+    def answered() -> Findings:
+        changing.outputs(0)[0].copy_(torch.relu(changing._tensor(x)) + changing._tensor(y))
+        return changing.check(0, distribution)
+
+    assert (x.writable, y.writable, out.writable) == (True, False, True)
+    changing.refill(0, distribution)
+    assert answered().ruling.passed
+    changing._tensor(x).relu_()
+    found = answered()
+    assert (found.ruling.passed, found.violation) == (True, "")
+    changing._tensor(y)[3] += 1.0
+    assert answered().violation == "changed its input y"
 
 
 @pytest.mark.slow

@@ -308,7 +308,7 @@ class Judge:
         """Why calls cannot follow each other on the same operands; empty if they can."""
         if self.reference.stateful:
             return "the reference changes its own state: no two calls are alike"
-        return "the reference changes its inputs: no two calls are alike" if self.reference.changes_inputs else ""
+        return "the reference changes its inputs: no two calls are alike" if self.reference.changed_inputs else ""
 
     def _logs(self, pairs: Sequence[Sequence[PairTimes]], against: str) -> list[list[float]]:
         """log(``against`` ÷ kernel) of each process pair, by workload."""

@@ -8,7 +8,7 @@ result, and a known pattern around outputs, which a write past an end changes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from engine.domain.errors import ProblemError
@@ -61,18 +61,19 @@ class Layout:
     output_bytes: int
 
 
-def plan_layout(operands: tuple[Operand, ...], slots: int, *, changes_inputs: bool = False) -> Layout:
+def plan_layout(operands: tuple[Operand, ...], slots: int, *, changed_inputs: Collection[int] = ()) -> Layout:
     """Lay out ``slots`` copies of all operands; inputs, parameters and buffers in one arena, outputs in the other.
 
-    Inputs that the reference changes (``changes_inputs``) lie with the outputs.
+    Inputs that the reference changes (``changed_inputs``, counted among the inputs) lie with the outputs.
     """
-    written = {Role.OUTPUT, Role.INPUT} if changes_inputs else {Role.OUTPUT}
+    inputs = [o for o in operands if o.role is Role.INPUT]
+    written = [o for o in operands if o.role is Role.OUTPUT] + [inputs[index] for index in changed_inputs]
     ends = {True: 0, False: 0}
     placed: list[tuple[Slot, ...]] = []
     for _ in range(slots):
         row: list[Slot] = []
         for operand in operands:
-            writes = operand.role in written
+            writes = operand in written
             start = _aligned(ends[writes] + GUARD)
             size = nbytes(operand)
             row.append(Slot(operand.name, operand.role.value, operand.shape, operand.dtype, start, size, writes))
