@@ -16,7 +16,10 @@ from trial.ground import nothing_left_behind
 import engine
 from engine.sandbox.trial_sandbox import judge_reason
 
-pytestmark = pytest.mark.skipif(judge_reason() is not None, reason=str(judge_reason()))
+pytestmark = [
+    pytest.mark.skipif(judge_reason() is not None, reason=str(judge_reason())),
+    pytest.mark.timeout(500),  # whole evaluations, which other work on the machine prolongs
+]
 
 REFERENCE = """
 import os, signal, socket, time
@@ -108,7 +111,7 @@ def evaluate(home: Path, tmp_path: Path, more: str = "pass") -> tuple[int, str]:
         }  # fmt: skip
         done = subprocess.run(
             command("eval", tmp_path / "hostile.py", tmp_path / "kernel.cpp", "--device", "cpu"),
-            env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+            env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=420, check=False,
         )  # fmt: skip
         server.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -158,6 +161,6 @@ def test_a_process_that_a_reference_forks_does_not_judge_beside_it(tmp_path: Pat
     (tmp_path / "kernel.cpp").write_text(KERNEL)
     done = subprocess.run(
         command("eval", tmp_path / "forks.py", tmp_path / "kernel.cpp", "--device", "cpu"),
-        env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+        env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, timeout=420, check=False,
     )  # fmt: skip
     assert "verified" in done.stdout, done.stderr

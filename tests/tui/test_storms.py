@@ -14,7 +14,7 @@ ACTS = 12
 FAST = ("home", "autopilot")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("opening", "seed"),
     [
