@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engine.problem.compared_numbers import compared_number
 from engine.problem.operator_mode import OperatorMode
 from engine.problem.values import tensors
 from engine.problem.vector_operations import vector_operations
@@ -64,13 +65,17 @@ def _is_integer_pow(func: Any, args: Sequence[object]) -> bool:
 
 
 class OperationCounter(OperatorMode):  # type: ignore[no-untyped-call]
-    """Counts the operators that run within: ``operators`` and ``families`` seen, and ``operations`` by (family, unit)."""
+    """Counts the operators that run within: ``operators`` and ``families`` seen, and ``operations`` by (family, unit).
+
+    ``compared_numbers``: those that tensors were compared with.
+    """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._device = device
         self.operators: set[str] = set()
         self.families: set[str] = set()
+        self.compared_numbers: set[float] = set()
         self.operations: Counter[tuple[str, str]] = Counter()
 
     def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
@@ -79,6 +84,8 @@ class OperationCounter(OperatorMode):  # type: ignore[no-untyped-call]
         name = family(packet.__name__)
         self.operators.add(_INTEGER_POW if _is_integer_pow(func, args) else packet.__name__)
         self.families.add(name)
+        if (number := compared_number(func, args, given)) is not None:
+            self.compared_numbers.add(number)
         formula = _formula(packet) if name in _IN_TORCHS_TABLE else None
         count = int(formula(*args, **given, out_val=out)) if formula is not None else _count(packet, args)
         if count:

@@ -94,26 +94,12 @@ class Reference:
     @property
     def output_layout(self) -> OutputLayout:
         """Where a call's result holds the outputs."""
-        self._effects()
+        _ = self.side_effects  # known after a call
         return self._outputs.layout
 
     @property
-    def stateful(self) -> bool:
-        """Whether a call of the model changes its state, as seen in the first ``call``."""
-        return self._effects().changes_state
-
-    @property
-    def changes_parameters(self) -> bool:
-        """Whether that state includes parameters."""
-        return self._effects().changes_parameters
-
-    @property
-    def changed_inputs(self) -> frozenset[int]:
-        """Which tensors among the inputs a call of the model writes to, as seen in the first ``call``."""
-        return self._effects().changed_inputs
-
-    def _effects(self) -> SideEffects:
-        """The side effects of a call; one is made where there was none."""
+    def side_effects(self) -> SideEffects:
+        """The side effects of a call of the model, as seen in the first ``call``; one is made where there was none."""
         if self._side_effects is None:
             self.call(self.model(_FORWARD_SEED, sample=True), self.inputs(_FORWARD_SEED))
         assert self._side_effects is not None
@@ -284,7 +270,7 @@ class Reference:
 
     def independent_rows(self, most: int) -> row_slices.IndependentRows | None:
         """The arguments whose rows the forward treats independently, in ``most`` slices. Runs the model."""
-        outputs, effects = [o.shape for o in self.signature().operands if o.role is Role.OUTPUT], self._effects()
+        outputs, effects = [o.shape for o in self.signature().operands if o.role is Role.OUTPUT], self.side_effects
         if not (effects.changes_state or effects.changed_inputs or effects.draws_random):
             model = self.model(_FORWARD_SEED, sample=True)
             call: row_slices.Call = lambda given, rows: self.call(model, given, rows=rows)  # noqa: E731
@@ -319,6 +305,10 @@ class Reference:
     def operators(self) -> frozenset[str]:
         """The aten operators that the forward runs: ``addmm``, ``_softmax``, ``relu_`` …"""
         return frozenset(self._trace()[1].operators)
+
+    def compared_numbers(self) -> tuple[float, ...]:
+        """The numbers that the forward compares floating-point tensors with, in order."""
+        return tuple(sorted(self._trace()[1].compared_numbers))
 
     def memory(self) -> ForwardMemory:
         """What a forward pass allocates, from the same trace as the signature."""

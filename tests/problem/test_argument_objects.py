@@ -90,7 +90,7 @@ def test_every_call_gets_fresh_objects_also_in_float64(tmp_path: Path) -> None:
     made = reference(tmp_path, HEAD + CLASSES + MODEL)
     model, inputs = made.model(0), made.inputs(0)
     first = made.call(model, inputs)
-    assert made.changed_inputs
+    assert made.side_effects.changed_inputs
     exact = made.exact(model, inputs)
     assert exact.note == ""
     assert exact.outputs[0].dtype is torch.float64
@@ -106,7 +106,7 @@ def test_a_call_that_changes_no_tensor_gets_fresh_objects_too(tmp_path: Path) ->
     )
     model, inputs = made.model(0), made.inputs(0)
     one, other = made.call(model, inputs), made.call(model, inputs)
-    assert not made.changed_inputs
+    assert not made.side_effects.changed_inputs
     assert torch.equal(one[0], other[0])
 
 

@@ -97,7 +97,7 @@ def test_a_kernelbot_task_runs_with_its_own_files_and_the_judges_seed(tmp_path: 
     assert isinstance(other, torch.Tensor)
     assert not torch.equal(x, other)
     assert torch.equal(out, torch.tanh(x))
-    assert not reference(problem).changed_inputs
+    assert not reference(problem).side_effects.changed_inputs
 
 
 OUTPUT_MEMORY = {

@@ -507,7 +507,7 @@ def test_a_place_for_the_output_is_cleared_and_its_writing_is_seen(tmp_path: Pat
     recycled = [torch.full((64,), 7.0) for _ in range(50)]
     del recycled
     assert not reference.inputs(3)[1].any()  # type: ignore[attr-defined]
-    assert reference.changed_inputs
+    assert reference.side_effects.changed_inputs
 
 
 @pytest.mark.parametrize("write", ["x.relu_()", "x[1:].clamp_(min=0)", "torch.add(x, 0, out=x)", "torch.sign(y, out=y)"])
@@ -519,7 +519,7 @@ def test_a_write_that_leaves_the_values_of_the_first_call_is_seen(tmp_path: Path
         f"        {write}\n        return x + y\n"
         "def get_inputs():\n    return [torch.rand(64), torch.ones(64)]\n" + INIT
     )
-    assert made(tmp_path, text).changed_inputs
+    assert made(tmp_path, text).side_effects.changed_inputs
 
 
 def test_a_write_that_leaves_the_values_of_the_state_is_seen(tmp_path: Path) -> None:
@@ -531,8 +531,8 @@ def test_a_write_that_leaves_the_values_of_the_state_is_seen(tmp_path: Path) -> 
         "def get_inputs():\n    return [torch.rand(4)]\n" + INIT
     )
     reference = made(tmp_path, text)
-    assert reference.stateful
-    assert not reference.changed_inputs
+    assert reference.side_effects.changes_state
+    assert not reference.side_effects.changed_inputs
 
 
 def test_numbers_drawn_into_such_memory_are_kept(tmp_path: Path) -> None:

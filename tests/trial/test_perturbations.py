@@ -13,8 +13,20 @@ from engine.ideas.prompts.context import PERTURBED
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import Calibration, calibrate
+from engine.trial.judge.candidate_distributions import candidates
 from engine.trial.judge.cases import ReferenceOnCase, make_case, output_names
-from engine.trial.judge.perturbations import BY_CHANCE, COPIES, GRADED, OWN, PERTURBATIONS, SPECIAL, UNEQUAL, nudged, perturb
+from engine.trial.judge.perturbations import (
+    BY_CHANCE,
+    COPIES,
+    GRADED,
+    OWN,
+    PERTURBATIONS,
+    SPECIAL,
+    THRESHOLDS,
+    UNEQUAL,
+    nudged,
+    perturb,
+)
 
 
 @pytest.mark.parametrize("name", [OWN, *PERTURBATIONS])
@@ -139,13 +151,16 @@ def means_without_an_end(x: torch.Tensor) -> torch.Tensor:
         ("x.float().mean(1).to(x.dtype)", "torch.randn(4, 99999).bfloat16()", means_without_an_end, "edges x5"),
         ("torch.log(x).clamp(min=-9)", "torch.rand(64, 999) + 0.1", torch.log, "few zeros"),
         ("torch.acos(x)", "torch.rand(64, 999)", lambda x: torch.acos(x * (1 + 2.0**-22)), "few ones"),
+        ("x * (x > 0.25)", "torch.randn(64, 999)", lambda x: x * (x >= 0.25), THRESHOLDS),
+        ("F.hardshrink(x)", "torch.randn(64, 999).half()", lambda x: x * (x.abs() >= 0.5), THRESHOLDS),
+        ("F.threshold(x, -6, 20)", "torch.randn(64, 999)", lambda x: torch.where(x >= -6, x, 20), THRESHOLDS),
     ],
 )
-def test_what_sparse_changes_of_a_usable_size_find(
+def test_what_some_changed_elements_find(
     tmp_path: Path, returned: str, drawn: str, kernel: Callable[[torch.Tensor], torch.Tensor], used: str
 ) -> None:
     (tmp_path / "reference.py").write_text(
-        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n"
+        "import torch\nimport torch.nn.functional as F\nclass Model(torch.nn.Module):\n    def forward(self, x):\n"
         f"        return {returned}\ndef get_inputs():\n    return [{drawn}]\ndef get_init_inputs():\n    return []\n"
     )
     problem = catalog.find(str(tmp_path))
@@ -160,6 +175,29 @@ def test_what_sparse_changes_of_a_usable_size_find(
             asked = ReferenceOnCase(reference, case)
             found.append(calibration.policy.rule(outputs, case.expected, ["out"], used, asked).passed)
         assert all(found) if right else not all(found)
+
+
+@pytest.mark.parametrize("returned", ["x * (x > 0.1)", "(x > 0) + x.clamp(-1, 1)", "x * (x.int() > 4)", "torch.relu(x)"])
+def test_thresholds_that_inputs_cannot_meet_are_not_tried(tmp_path: Path, returned: str) -> None:
+    """0.1 is another number in float32 and in float64; zeros and ones are tried anyway."""
+    (tmp_path / "reference.py").write_text(
+        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n"
+        f"        return {returned}\ndef get_inputs():\n    return [torch.randn(8, 9)]\ndef get_init_inputs():\n    return []\n"
+    )
+    problem = catalog.find(str(tmp_path))
+    assert THRESHOLDS not in candidates(Reference(problem, problem.workloads[0]))
+
+
+def test_thresholds_are_met_alike_for_the_same_seed() -> None:
+    given = (torch.randn(64, 99), torch.randn(64, 99).bfloat16())
+    (one, half), (other, _) = (perturb(given, THRESHOLDS, 7, compared=(0.3, 0.5)) for _ in range(2))
+    assert isinstance(one, torch.Tensor)
+    assert isinstance(half, torch.Tensor)
+    assert torch.equal(one, other)  # type: ignore[arg-type]
+    for bent, was in zip((one, half), given, strict=True):
+        changed = bent[bent != was]
+        assert 1500 < changed.numel() < 2700
+        assert set(changed.tolist()) == {0.5, -0.5}
 
 
 def test_few_outliers_evade_sampling() -> None:
@@ -607,7 +645,7 @@ def test_a_matrix_of_one_number_keeps_neither_zeros_nor_symmetry(number: float) 
 
 
 def test_prompts_have_words_for_every_perturbation() -> None:
-    assert set(PERTURBED) == {UNEQUAL, GRADED, COPIES, *PERTURBATIONS}
+    assert set(PERTURBED) == {UNEQUAL, GRADED, COPIES, THRESHOLDS, *PERTURBATIONS}
 
 
 @pytest.mark.parametrize("steps", [127, 128, 255])

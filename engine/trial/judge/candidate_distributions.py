@@ -7,7 +7,17 @@ from engine.problem.reference import Reference
 from engine.problem.values import equal_values, tensors
 from engine.trial.judge import copied_rows, equal_numbers, graded, special_values
 from engine.trial.judge.cases import default_class, fresh_seed
-from engine.trial.judge.perturbations import COPIES, EQUAL_ROWS, GRADED, NOT_FOR_HALF, PERTURBATIONS, TYING, UNEQUAL
+from engine.trial.judge.perturbations import (
+    COPIES,
+    EQUAL_ROWS,
+    GRADED,
+    NOT_FOR_HALF,
+    PERTURBATIONS,
+    THRESHOLDS,
+    TYING,
+    UNEQUAL,
+)
+from engine.trial.judge.replaced_elements import can_meet
 from engine.trial.judge.ties import IndexTrace
 
 
@@ -23,6 +33,7 @@ def candidates(reference: Reference) -> list[str]:
     usable = [name for name in PERTURBATIONS if name not in excluded and special_values.is_usable(name, operators)]
     operands = reference.signature().operands
     usable = [name for name in usable if name != EQUAL_ROWS or copied_rows.has_several_rows(operands)]
+    usable += [THRESHOLDS] if THRESHOLDS not in excluded and can_meet(operands, reference.compared_numbers()) else []
     usable += [GRADED] if graded.can_grade(operands) else []
     usable += [COPIES] if COPIES not in excluded and copied_rows.can_copy(operands) else []
     return [UNEQUAL, *usable] if _has_equal_numbers(reference) else usable

@@ -65,7 +65,7 @@ def draws_alike(reference: Reference) -> bool:
 def make_case(reference: Reference, distribution: str) -> Case:
     """Inputs and weights from fresh secret seeds, with the float64 outputs."""
     model = reference.judged_model(fresh_seed(), sample=True)
-    inputs = perturb(reference.inputs(fresh_seed()), distribution)
+    inputs = perturb(reference.inputs(fresh_seed()), distribution, compared=reference.compared_numbers())
     exact = reference.exact(model, inputs)
     return Case(model, lambda: inputs, exact.outputs, exact.note)
 

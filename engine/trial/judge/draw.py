@@ -28,7 +28,10 @@ class Draw:
         """The arguments of ``forward``; ``scalar_seed``: that of other scalars, if they vary."""
         own = reference.inputs(self.seed)
         given = own if scalar_seed is None else reference.varied_scalars(own, scalar_seed)
-        return with_swaps(perturb(given, self.distribution, self.perturbation_seed, partly=self.partly), self.swaps)
+        perturbed = perturb(
+            given, self.distribution, self.perturbation_seed, partly=self.partly, compared=reference.compared_numbers()
+        )
+        return with_swaps(perturbed, self.swaps)
 
 
 def has_outputs(reference: Reference, model: nn.Module, inputs: tuple[object, ...]) -> bool:

@@ -306,9 +306,9 @@ class Judge:
 
     def _cannot_repeat(self) -> str:
         """Why calls cannot follow each other on the same operands; empty if they can."""
-        if self.reference.stateful:
+        if self.reference.side_effects.changes_state:
             return "the reference changes its own state: no two calls are alike"
-        return "the reference changes its inputs: no two calls are alike" if self.reference.changed_inputs else ""
+        return "the reference changes its inputs: no two calls are alike" if self.reference.side_effects.changed_inputs else ""
 
     def _logs(self, pairs: Sequence[Sequence[PairTimes]], against: str) -> list[list[float]]:
         """log(``against`` ÷ kernel) of each process pair, by workload."""

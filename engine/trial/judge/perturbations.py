@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import torch
@@ -19,10 +19,9 @@ from engine.domain.model import Operand, Role
 from engine.problem.values import map_arguments, tensors
 from engine.trial.judge import copied_rows, equal_numbers, graded, structure
 from engine.trial.judge.blocks import in_blocks
+from engine.trial.judge.replaced_elements import Change, largest, meeting, with_denormals, with_ones, with_zeros
 
 OWN = "own"
-Change = Callable[[torch.Tensor, Random], torch.Tensor]
-"""Changes a copy of an input, with random numbers that are the same for the same seed, and returns it."""
 
 
 def _scaled(factor: float) -> Change:
@@ -80,7 +79,7 @@ def _few_set_to(least: float, most: float) -> Change:
     def change(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
         flat = tensor.view(-1)
         if places := _few_places(flat, rng):
-            flat[places] = (_largest(flat) * rng.uniform(least, most)).expand(len(places)).copysign(flat[places])
+            flat[places] = (largest(flat) * rng.uniform(least, most)).expand(len(places)).copysign(flat[places])
         return tensor
 
     return change
@@ -119,7 +118,7 @@ def _at_edges(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
 
 def _at_edges_by_largest(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     """The same, raised by the largest magnitude times a factor from 3 to 8."""
-    return _edges_raised(tensor, rng, float(_largest(tensor)) * rng.uniform(3, 8) if tensor.numel() else 0.0)
+    return _edges_raised(tensor, rng, float(largest(tensor)) * rng.uniform(3, 8) if tensor.numel() else 0.0)
 
 
 def _edges_raised(tensor: torch.Tensor, rng: Random, by: float) -> torch.Tensor:
@@ -152,43 +151,13 @@ def _tied(tensor: torch.Tensor, _: Random) -> torch.Tensor:
     No two have a quotient with an even divisor: a quantisation to 127, 128 or 255 steps, by the largest of each row or of all,
     would have to round halves.
     """
-    step = _largest(tensor) / 5 if tensor.numel() else tensor.new_ones(())
+    step = largest(tensor) / 5 if tensor.numel() else tensor.new_ones(())
     if not bool(step > 0):
         return tensor
     for (flat,) in in_blocks(tensor, own_type=True):
         flat.div_(step).round_()
         flat.sub_(flat.sign() * (flat.remainder(2) == 0)).mul_(step)
     return tensor
-
-
-def _largest(tensor: torch.Tensor) -> torch.Tensor:
-    """The largest magnitude."""
-    return torch.maximum(tensor.amax(), tensor.amin().neg())
-
-
-def _replace_some(tensor: torch.Tensor, rng: Random, values: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """A random third of the elements replaced, block by block; ``values`` of an even number of elements."""
-    generator = torch.Generator(tensor.device).manual_seed(rng.getrandbits(62))
-    for (flat,) in in_blocks(tensor, own_type=True):
-        chosen = torch.rand(flat.shape, generator=generator, device=flat.device) < 1 / 3
-        flat.copy_(torch.where(chosen, values(flat), flat))
-    return tensor
-
-
-def _with_zeros(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
-    """A random third of the elements are 0 or, at every other place, −0."""
-
-    def zeros(flat: torch.Tensor) -> torch.Tensor:
-        found = torch.zeros_like(flat)
-        found[1::2] = -0.0
-        return found
-
-    return _replace_some(tensor, rng, zeros)
-
-
-def _with_ones(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
-    """A random third of the elements are 1 or −1, with their sign: ends of the domain of logarithms and arc functions."""
-    return _replace_some(tensor, rng, lambda flat: torch.ones_like(flat).copysign(flat))
 
 
 def _with_zero_slices(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
@@ -209,13 +178,6 @@ def _with_zero_slices(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
         flat[(zero + 1) % count] = True
         tensor.mul_(kept.to(tensor.dtype))
     return tensor
-
-
-def _with_denormals(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
-    """A random third of the elements lie below the smallest normal number."""
-    smallest = torch.finfo(tensor.dtype).smallest_normal
-    largest = _largest(tensor) if tensor.numel() else 1
-    return _replace_some(tensor, rng, lambda flat: (flat / largest).nan_to_num() * smallest)
 
 
 def _with_infinities(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
@@ -263,17 +225,19 @@ PERTURBATIONS: dict[str, Change] = {
     FEW_X30: _few_set_to(24.0, 32.0),
     FEW_X5: _few_set_to(3.0, 8.0),
     "ties": _tied,
-    "zeros": _with_zeros,
-    "ones": _with_ones,
+    "zeros": with_zeros,
+    "ones": with_ones,
     FEW_ZEROS: _with_few_zeros,
     FEW_ONES: _with_few_ones,
     ZERO_SLICES: _with_zero_slices,
     EQUAL_ROWS: copied_rows.with_equal_rows,
-    "denormals": _with_denormals,
+    "denormals": with_denormals,
     INFINITIES: _with_infinities,
     NANS: _with_nans,
 }
 """Name → change applied to every floating-point input, and to both parts of every complex one."""
+THRESHOLDS = "thresholds"
+"""Inputs meet the numbers that the reference compares with."""
 UNEQUAL = "unequal"
 """Inputs of equal numbers get other values (``equal_numbers``); the others are unchanged."""
 GRADED = "graded"
@@ -289,7 +253,7 @@ WIDE_ONLY = ("raised", "sunk", EDGES, "outliers", FEW)
 """Not for half precision: 1000 + x loses x, and 1000² overflows."""
 NOT_FOR_HALF = (*WIDE_ONLY, NEAR_ONE)
 """In half precision few numbers lie near one."""
-TYING = ("ties", "zeros", "ones", FEW_ZEROS, FEW_ONES, ZERO_SLICES, EQUAL_ROWS, "denormals", COPIES)
+TYING = ("ties", "zeros", "ones", FEW_ZEROS, FEW_ONES, ZERO_SLICES, EQUAL_ROWS, "denormals", COPIES, THRESHOLDS)
 """Many elements are equal, or will be after any arithmetic: 1 + x is 1 for every denormal x."""
 
 
@@ -304,12 +268,17 @@ def _is_changed(dtype: torch.dtype, distribution: str) -> bool:
 
 
 def perturb(
-    inputs: tuple[object, ...], distribution: str, seed: int | None = None, *, partly: bool = False
+    inputs: tuple[object, ...],
+    distribution: str,
+    seed: int | None = None,
+    *,
+    partly: bool = False,
+    compared: Sequence[float] = (),
 ) -> tuple[object, ...]:
     """``inputs`` in this distribution, the same for the same seed; non-tensor inputs are unchanged.
 
     ``partly``: some inputs of several that would change stay as they are, at random, at least one of them and not all. A small
-    one, as a bias, would tell a kernel whether the large one is perturbed.
+    one, as a bias, would tell a kernel whether the large one is perturbed. ``compared``: the numbers of ``THRESHOLDS``.
 
     Integers and booleans change in ``UNEQUAL`` only, complex numbers in all but ``SPECIAL``, ``GRADED`` and ``COPIES``. Zeros
     among other numbers and symmetry are kept (``structure``). The given tensors stay as they are. Beside their copies, memory
@@ -324,7 +293,7 @@ def perturb(
         return graded.graded(inputs, rng)
     if distribution == COPIES:
         return copied_rows.with_copies(inputs, rng)
-    change = PERTURBATIONS[distribution]
+    change = meeting(compared) if distribution == THRESHOLDS else PERTURBATIONS[distribution]
     places = _places(inputs, distribution)
     if partly and len(places) > 1:
         places = _some(places, rng)

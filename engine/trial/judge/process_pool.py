@@ -367,8 +367,8 @@ class ProcessPool:
             contract=contract, gate=gate, device=self._device.label,
             slots=bed.layout.slots, inputs=inputs, outputs=outputs, threads=self._threads,
             init_seed=bed.init_seed, varied_constants=bed.varied_constants,
-            alike_constants=bed.constants is Varied.ALIKE, stateful=bed.reference.stateful,
-            changes_parameters=bed.reference.changes_parameters, copies_outputs=copies_outputs, cold=self._cold,
+            alike_constants=bed.constants is Varied.ALIKE, stateful=bed.reference.side_effects.changes_state,
+            changes_parameters=bed.reference.side_effects.changes_parameters, copies_outputs=copies_outputs, cold=self._cold,
             stopwatch=self._stopwatch(), warm_bytes=self._warm_bytes, **more,
         )  # fmt: skip
         return load, [*input_fds, *output_fds, *gate_fds]

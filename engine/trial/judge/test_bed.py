@@ -76,7 +76,7 @@ class TestBed:
         self._names = output_names(reference)
         self.slots = slots or plan.slots
         self._plan = plan
-        self.layout = plan_layout(self.signature.operands, self.slots, changed_inputs=reference.changed_inputs)
+        self.layout = plan_layout(self.signature.operands, self.slots, changed_inputs=reference.side_effects.changed_inputs)
         self._inputs = arena.lend(device.label, self.layout.input_bytes, writable=False)
         try:
             self._written = WrittenMemory(device.label, self.layout.output_bytes, PATTERN, self._fill_first_slot)
@@ -92,7 +92,7 @@ class TestBed:
         """The last expected outputs, and the inputs and weights that they belong to."""
         self._poisons: list[tuple[int, ...]] = [(NAN_BYTES,)] * self.slots
         self._rng = torch.Generator().manual_seed(fresh_seed())
-        self._taker = OutputTaker(saves_memory=plan.copies_on_host, leaves=not reference.changed_inputs)
+        self._taker = OutputTaker(saves_memory=plan.copies_on_host, leaves=not reference.side_effects.changed_inputs)
         self._guards = Guards(self.layout, self._inputs, self._written)
         self.init_seed = 0
         self._scalar_seed: int | None = None
@@ -150,7 +150,7 @@ class TestBed:
         self, party: str, *, copies_outputs: bool
     ) -> tuple[tuple[ArenaHandle, Sequence[int]], tuple[ArenaHandle, Sequence[int]]]:
         """Handles of (inputs, outputs) for a runner of this party, each with the descriptors to send."""
-        writes = copies_outputs or bool(self.reference.changed_inputs)
+        writes = copies_outputs or bool(self.reference.side_effects.changed_inputs)
         return self._inputs.handle(), self._written.handle(party, writes=writes)
 
     def turn_to(self, contestant: str) -> None:
@@ -220,7 +220,7 @@ class TestBed:
 
     def renew(self, slot: int) -> None:
         """Copy the inputs of ``slot`` to lent memory again if the last call may have changed them, as the reference does."""
-        if self.reference.changed_inputs:
+        if self.reference.side_effects.changed_inputs:
             self.release_inputs(slot)
 
     def swap_elements(self, slot: int) -> None:
