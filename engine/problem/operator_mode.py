@@ -30,6 +30,13 @@ _OWN: dict[Any, Callable[..., Any]] = {torch.ops.higher_order.cond: _chosen, tor
 _EAGER = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
+def named_arguments(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """All arguments of an operator, by their names in its schema; those that were left out with their defaults."""
+    declared = func._schema.arguments
+    defaults = {argument.name: argument.default_value for argument in declared}
+    return {**defaults, **{argument.name: value for argument, value in zip(declared, args, strict=False)}, **given}
+
+
 class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Calls ``operator`` for each basic operator within."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from engine.problem.operator_mode import OperatorMode
+from engine.problem.operator_mode import OperatorMode, named_arguments
 from engine.trial.judge.comparison import compared_exactly
 from engine.trial.judge.ties import selects_a_tied_set, tied_within
 
@@ -43,12 +43,11 @@ class TopkOrder(OperatorMode):  # type: ignore[no-untyped-call]
         found = func(*args, **given)
         if func._overloadpacket.__name__ != "topk":
             return found
-        names = (argument.name for argument in func._schema.arguments)
-        arguments = {**dict(zip(names, args, strict=False)), **given}
+        arguments = named_arguments(func, args, given)
         scores = arguments["self"].detach()
-        if arguments.get("sorted", True) or not scores.dim():
+        if arguments["sorted"] or not scores.dim():
             return found
-        place, dim = len(self.chosen), arguments.get("dim", -1) % scores.dim()
+        place, dim = len(self.chosen), arguments["dim"] % scores.dim()
         self.chosen.append(TopkChoice(scores, dim, *found))
         order = self._orders[place] if place < len(self._orders) else None
         if order is None or order.shape != found[1].shape:

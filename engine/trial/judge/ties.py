@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from engine.problem.operator_mode import OperatorMode
+from engine.problem.operator_mode import OperatorMode, named_arguments
 from engine.problem.values import tensors
 
 _ALL_DIFFERENT = frozenset({"topk", "sort", "argsort"})
@@ -71,8 +71,7 @@ class IndexTrace(OperatorMode):  # type: ignore[no-untyped-call]
             else:
                 self.consumed = True
         if name in _INDEX_OPERATORS:
-            names = (argument.name for argument in func._schema.arguments)
-            self._record(name, {**dict(zip(names, args, strict=False)), **given}, found)
+            self._record(name, named_arguments(func, args, given), found)
         return found
 
     def _record(self, name: str, arguments: Mapping[str, Any], found: object) -> None:
