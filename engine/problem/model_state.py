@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.domain.errors import ProblemError
-from engine.problem.values import equal_values, is_dense, map_arguments, repeats_elements, storage
+from engine.problem.values import comparable, equal_values, is_dense, map_arguments, repeats_elements, storage
 from engine.problem.versions import Versions
 
 Arguments = tuple[object, ...]
@@ -117,5 +117,6 @@ def _apart(one: Tensor, other: Tensor) -> bool:
         return one.shape != other.shape
     if not (one.is_floating_point() or one.is_complex()):
         return not torch.equal(one, other)
+    one, other = comparable(one), comparable(other)
     room = _APART * float(torch.nan_to_num(other.abs().float(), posinf=0.0).amax())
     return not torch.allclose(one, other, rtol=0.0, atol=room, equal_nan=True)

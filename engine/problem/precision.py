@@ -19,6 +19,7 @@ from engine.problem.loading import plain_tensors
 from engine.problem.operator_mode import OperatorMode
 
 _NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_EIGHT_BITS = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
 _NARROW_COMPLEX = frozenset({torch.complex64, torch.complex32})
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 """Complex types by the type of their parts. Half precision has none: operators lack it."""
@@ -92,9 +93,13 @@ class _InFloat64(OperatorMode):  # type: ignore[no-untyped-call]
     torch's fail, for lack of memory for example, cuDNN's run. Batches of many small samples: see ``batched_convolution``.
     """
 
+    def __init__(self, narrow: frozenset[torch.dtype]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._narrow = narrow
+
     def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
-        if (wanted := given.get("dtype")) in _NARROW or wanted in _NARROW_COMPLEX:
-            given["dtype"] = torch.float64 if wanted in _NARROW else torch.complex128
+        if (wanted := given.get("dtype")) in self._narrow or wanted in _NARROW_COMPLEX:
+            given["dtype"] = torch.float64 if wanted in self._narrow else torch.complex128
         if func is torch.ops.aten.convolution.default and args[0].is_cuda:
             with suppress(RuntimeError), _without_cudnn():
                 return _convolution(func, args, given)
@@ -120,12 +125,15 @@ def _without_cudnn() -> Iterator[None]:
 
 
 @contextmanager
-def float64_arithmetic() -> Iterator[None]:
-    """Within: tensors are float64 unless stated otherwise, and casts to a narrower floating-point type give float64."""
+def float64_arithmetic(*, eight_bits: bool = False) -> Iterator[None]:
+    """Within: tensors are float64 unless stated otherwise, and casts to a narrower floating-point type give float64.
+
+    ``eight_bits``: those to eight-bit floats too. Where a forward quantises on its way, that is a step of its own, and stays.
+    """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _InFloat64():  # type: ignore[no-untyped-call]
+        with _InFloat64(_NARROW | _EIGHT_BITS if eight_bits else _NARROW):
             yield
     finally:
         torch.set_default_dtype(before)

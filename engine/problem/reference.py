@@ -278,17 +278,18 @@ class Reference:
         return self._rows
 
     def _in_float64(self, model: nn.Module, draw: Callable[[], tuple[object, ...]], device: torch.device) -> tuple[Tensor, ...]:
+        eight_bits = any(o.role is Role.OUTPUT and o.dtype.startswith("float8") for o in self.signature().operands)
         if self.exact_slices > 1 and self._rows is not None and device == self.device:
             wide, inputs = self._cast(model, torch.float64, device), draw()
 
             def on_rows(part: tuple[object, ...], count: int) -> tuple[Tensor, ...]:
                 given = self.cast_inputs(part, torch.float64)
-                with float64_arithmetic():
+                with float64_arithmetic(eight_bits=eight_bits):
                     return self.call(wide, given, rows=count)
 
             return self._rows.joined(self.exact_slices, inputs, on_rows)
         given = self.cast_inputs(draw(), torch.float64, device)  # drawn in their own types
-        with float64_arithmetic():
+        with float64_arithmetic(eight_bits=eight_bits):
             return self.call(self._cast(model, torch.float64, device), given, device=device, last=True)
 
     def signature(self) -> Signature:

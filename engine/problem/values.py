@@ -103,6 +103,11 @@ def equal_values(one: Tensor, other: Tensor) -> bool:
     return all(bool(((x == y) | ((x != x) & (y != y))).all()) for x, y in blocks)
 
 
+def comparable(tensor: Tensor) -> Tensor:
+    """The tensor, in float32 if it is one of eight-bit floats: torch lacks most operators for them."""
+    return tensor.float() if tensor.is_floating_point() and tensor.dtype.itemsize == 1 else tensor
+
+
 def is_dense(tensor: Tensor) -> bool:
     """Whether a pointer to contiguous elements can represent the tensor."""
     return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_nested

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from engine.problem.operator_mode import OperatorMode, named_arguments
+from engine.problem.values import comparable
 from engine.trial.judge.comparison import compared_exactly
 from engine.trial.judge.ties import selects_a_tied_set, tied_within
 
@@ -87,7 +88,7 @@ def _order(chosen: TopkChoice, outputs: Sequence[torch.Tensor], slack: float) ->
             return order
     for output in alike:
         if output.dtype.is_floating_point and output.shape == chosen.values.shape:
-            return _by_ranks(chosen, output.to(chosen.indices.device))
+            return _by_ranks(chosen, comparable(output).to(chosen.indices.device))
     return None
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from engine.domain.errors import ProblemError
-from engine.domain.model import PrecisionClass
+from engine.domain.model import PrecisionClass, Role
 from engine.problem.loading import is_out_of_memory
 from engine.problem.operation_count import SHIPPED_WITH_TF32
 from engine.problem.randomness import seeded
@@ -89,8 +89,9 @@ def output_dtypes(reference: Reference) -> list[torch.dtype]:
 
 def default_class(reference: Reference) -> PrecisionClass:
     """The class that eager PyTorch uses by default for this problem on this device."""
-    floating = [o.dtype for o in reference.signature().operands if o.dtype in ("float16", "bfloat16")]
-    if floating:
+    operands = reference.signature().operands
+    narrow = any(o.dtype in ("float16", "bfloat16") for o in operands)
+    if narrow or any(o.role is Role.OUTPUT and o.dtype.startswith("float8") for o in operands):
         return PrecisionClass.HALF
     if reference.device.type == "cuda" and SHIPPED_WITH_TF32 & reference.ops_used():
         return PrecisionClass.TF32

@@ -29,13 +29,13 @@ from engine.trial.judge.comparison import (
 from engine.trial.judge.perturbations import OWN, SPECIAL, ZERO_SLICES
 from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.tolerance import (
-    FACTORS,
     HOPELESS,
     ORDER,
     CaseReference,
     CheckResult,
     WholeCase,
     error_limit,
+    factor_of,
     strictest_class,
     within,
 )
@@ -84,7 +84,7 @@ class ClassPolicy:
 
     @property
     def name(self) -> str:
-        return f"class:{self.allowed.value} ({FACTORS[self.allowed]:g}x)"
+        return f"class:{self.allowed.value} ({factor_of(self.allowed, self.dtype):g}x)"
 
     def limit(self, distribution: str) -> RelativeErrors:
         """Of all outputs, and of each."""
@@ -163,7 +163,7 @@ class ClassPolicy:
             errors = _compare_with_ties(outputs, expected, names, case_reference, most)
         limit = self.limit(distribution)
         if not within(errors, limit) and distribution != OWN:
-            limit = _at_least(limit, rounding_errors(outputs, expected))
+            limit = self._at_least(limit, rounding_errors(outputs, expected))
         if case_reference is None or (errors.flaw and distribution == OWN):
             return CheckResult(errors, within(errors, limit), limit=limit)
         if not within(errors, limit):
@@ -171,6 +171,14 @@ class ClassPolicy:
             return found if found.passed else self._with_jumps(found, outputs, expected, names, distribution, case_reference)
         limit = self._below_tf32_sums(errors, limit, case_reference)
         return CheckResult(errors, within(errors, limit), limit=limit)
+
+    def _at_least(self, limit: RelativeErrors, rounding: Errors) -> RelativeErrors:
+        """``limit``, widened to a few times the error of rounding this case's exact outputs to the output's type.
+
+        On perturbed inputs the spread of an output differs from case to case.
+        """
+        factor = factor_of(PrecisionClass.HALF, self.dtype)
+        return limit.wider(RelativeErrors(factor * rounding.rel_fro, factor * rounding.max_scaled))
 
     def _explained(
         self, errors: Errors, limit: RelativeErrors, distribution: str, case_reference: CaseReference
@@ -274,7 +282,7 @@ class ClassPolicy:
         real = [real_parts(*pair) for pair in zip(outputs, expected, strict=True) if not compared_exactly(pair[0])]
         errors = worst_of(finite_errors(mine, right) for mine, right in real)
         rounding = worst_of(finite_rounding(mine, right, mine.dtype) for mine, right in real)
-        wrong = not within(errors, _at_least(self.limit(distribution), rounding))
+        wrong = not within(errors, self._at_least(self.limit(distribution), rounding))
         if not (wrong or found.different):
             return CheckResult(errors, passed=True)
         if case_reference.defined(found.hidden):
@@ -323,15 +331,6 @@ def _with_undefined(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Te
 def _is_finite(tensor: torch.Tensor) -> bool:
     """Whether every element is."""
     return all(read_numbers([torch.isfinite(block).all() for (block,) in in_blocks(tensor, own_type=True)]))
-
-
-def _at_least(limit: RelativeErrors, rounding: Errors) -> RelativeErrors:
-    """``limit``, widened to a few times the error of rounding this case's exact outputs to the output's type.
-
-    On perturbed inputs the spread of an output differs from case to case.
-    """
-    factor = FACTORS[PrecisionClass.HALF]
-    return limit.wider(RelativeErrors(factor * rounding.rel_fro, factor * rounding.max_scaled))
 
 
 def _compare_with_ties(

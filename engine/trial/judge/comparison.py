@@ -21,6 +21,7 @@ from functools import partial
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from engine.problem.values import comparable
 from engine.trial.judge.blocks import Blocks, Moments, in_blocks, moments, read_numbers, read_rows
 from engine.trial.judge.fused_comparison import FusedPair, fused_pair
 
@@ -108,6 +109,7 @@ def _compare_one(output: torch.Tensor, reference: torch.Tensor, name: str, undec
         return Errors(0.0, 0.0, float(wrong > 0), flaw)
     if output.dtype.is_complex:
         return _compare_one(*real_parts(output, reference), name)
+    output = comparable(output)
     errors = _errors_of_all(output, reference)
     if errors.finite or (_finite_sum(output) and _finite_sum(reference)):
         return errors
@@ -158,7 +160,7 @@ Pairs = Callable[[], Iterator[tuple[torch.Tensor, torch.Tensor]]]
 
 def finite_pairs(output: torch.Tensor, reference: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """The elements that are finite in both."""
-    for mine, right in in_blocks(output, reference):
+    for mine, right in in_blocks(comparable(output), reference):
         both = torch.isfinite(mine) & torch.isfinite(right)
         yield mine[both], right[both]
 
@@ -298,7 +300,7 @@ def rounding_errors(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Te
 def rounded_pairs(pairs: Pairs, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """The expected elements of the pairs in a type, with themselves; without those that overflow in it."""
     for _, right in pairs():
-        rounded = right.to(dtype)
+        rounded = comparable(right.to(dtype))
         kept = torch.isfinite(rounded)
         yield rounded[kept], right[kept]
 

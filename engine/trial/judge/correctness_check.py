@@ -22,7 +22,7 @@ from engine.trial.judge.comparison import finite_moments, spread_of
 from engine.trial.judge.format_check import refuses
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.policies import AllclosePolicy, Policy, allowed_class
-from engine.trial.judge.tolerance import FACTORS
+from engine.trial.judge.tolerance import FACTORS, factor_of
 
 _TILES = 64
 """One tile in this many is left unwritten."""
@@ -129,6 +129,10 @@ def _echo(case: Case, expected: Sequence[torch.Tensor], dtypes: Sequence[torch.d
     return [f.reshape(e.shape).to(d) for f, e, d in zip(found, expected, dtypes, strict=True)]
 
 
+def _factor(allowed: PrecisionClass, reference: Reference) -> float:
+    return factor_of(allowed, output_dtype(reference)) if allowed in FACTORS else 1.0
+
+
 def _seed_notes(reference: Reference) -> tuple[str, ...]:
     """Caveats where the problem's own inputs or its model's parameters do not depend on the seed."""
     return (*_input_notes(reference), *_parameter_notes(reference))
@@ -180,6 +184,6 @@ def describe_check(reference: Reference, calibration: Calibration) -> Correctnes
     notes = (*calibration.notes, *_seed_notes(reference), f"inputs: own{''.join(', ' + b for b in perturbed)}")
     classes = {name: ClassErrors(errors.rel_fro, errors.max_scaled) for name, errors in policy.classes[OWN].items()}
     return CorrectnessCheck(
-        policy.name, allowed, limit.rel_fro, limit.max_scaled, FACTORS.get(allowed, 1.0), classes,
+        policy.name, allowed, limit.rel_fro, limit.max_scaled, _factor(allowed, reference), classes,
         try_trivial_models(reference, calibration), notes,
     )  # fmt: skip

@@ -240,8 +240,10 @@ def on_holdout(found: Sequence[Mismatch]) -> tuple[Mismatch, ...]:
 
 
 def _happens(dtype: torch.dtype, held: int, wrong: int) -> bool:
-    """Whether ``held`` of the ``wrong`` elements only happen to equal the poison: integers, where others are wrong too."""
-    return held < wrong and not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+    """Whether ``held`` of the ``wrong`` elements only happen to equal the poison, where others are wrong too: a byte may, and
+    integers."""
+    single_byte = dtype.itemsize == 1 and dtype != torch.bool
+    return held < wrong and (single_byte or not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool))
 
 
 def hold_one_of(poisons: Sequence[int], rows: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.problem.values import comparable
 from engine.trial.judge.blocks import in_blocks, read_numbers
 from engine.trial.judge.perturbations import INFINITIES, NANS, SPECIAL
 
@@ -99,7 +100,7 @@ def compare_special(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Te
             continue
         count += output.numel()
         counts: list[torch.Tensor] = []
-        for (mine, theirs), (here,) in zip(in_blocks(output, right), in_blocks(mask), strict=True):
+        for (mine, theirs), (here,) in zip(in_blocks(comparable(output), right), in_blocks(mask), strict=True):
             finite, right_finite = torch.isfinite(mine), torch.isfinite(theirs)
             here.copy_(finite & ~right_finite)
             same = (mine.double() == theirs.double()) | (mine.isnan() & theirs.isnan()) | (finite & right_finite)

@@ -30,10 +30,10 @@ GATE_DONE = Slot("done", "gate", (1,), "int32", 128, 4)
 
 DTYPE_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1,
-    "bool": 1, "complex64": 8, "complex128": 16,
+    "bool": 1, "complex64": 8, "complex128": 16, "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
-_INPUT_BYTES = DTYPE_BYTES | dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1)
-"""With the types that a kernel may read but not return: PyTorch has no arithmetic in them that could compare outputs."""
+_INPUT_BYTES = DTYPE_BYTES | dict.fromkeys(("float8_e4m3fnuz", "float8_e5m2fnuz"), 1)
+"""With the types that a kernel may read but not return."""
 
 
 def nbytes(operand: Operand) -> int:
