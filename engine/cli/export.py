@@ -10,7 +10,7 @@ import click
 from engine.api import kernel_export
 from engine.cli import options as o
 from engine.cli.exit_codes import DOUBTED, CommandExit
-from engine.cli.output import as_data, output_file, show, show_json, write_output
+from engine.cli.output import STDOUT, as_data, output_file, refuse_json_on_stdout, show, show_json, write_output
 from engine.cli.session_access import read_entries, read_state
 from engine.domain import corroboration, queries
 from engine.domain.errors import KernelCodeError, ProblemError
@@ -40,6 +40,7 @@ _ENDINGS = {
     (".json",): ("json", "sol"), (".jsonl",): ("jsonl", "sft", "pairs"),
 }  # fmt: skip
 """How files of a format are named. Any other ending fits every format but a bundle."""
+_NO_TEXT = {"bundle": f"file that ends in {', '.join(bundle.SUFFIXES)}", "flashinfer": "folder"}
 _REWARDS = ", ".join(f"{kind.value} {value:g}" for kind, value in rewards.FAILURES.items())
 _HELP = f"""Write a result of SESSION as a file.
 
@@ -81,7 +82,8 @@ _HELP = f"""Write a result of SESSION as a file.
               help="Licence of the code and texts in training data, e.g. an SPDX name.")  # fmt: skip
 @click.option("--allow-licence", "allowed", type=o.PROBLEM, multiple=True, metavar="PROBLEM",
               help="Export training data of PROBLEM although its licence forbids training; repeatable.")  # fmt: skip
-@click.option("--output", "-o", type=o.PATH, metavar="FILE", help="Default: named after the session, in the working folder.")
+@click.option("--output", "-o", type=o.OUTPUT, metavar="FILE",
+              help="Default: named after the session, in the working folder. -: standard output, for text.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @o.json_option
 def export(
@@ -97,6 +99,7 @@ def export(
     """See ``_HELP``."""
     if output is not None:
         _require_fitting_name(output, kind)
+        refuse_json_on_stdout(output, as_json)
     folders = [store.resolve(session) for session in dict.fromkeys(sessions)]
     rows: int | None = None
     kept: Kernel | None = None
@@ -112,18 +115,24 @@ def export(
         where = [str(folder.absolute()) for folder in folders]
         verdict = _corroboration_fields(kept) if kept is not None else {}
         show_json({"file": str(target.absolute()), "format": kind, "sessions": where, "rows": rows, **verdict})
-    else:
+    elif target != STDOUT:
         counts = f": {counted(rows, 'row')} from {counted(len(folders), 'session')}" if rows is not None else ""
         show([f"wrote {target}{counts}"])
     if kept is not None and doubted:
         doubts = "; ".join(corroboration.of_kernel(kept))
+        named = target if target != STDOUT else "the file"
         raise CommandExit(
-            DOUBTED, f"the time of {kept.id} is no result ({outcome(kept)}): {doubts}; {target} says so at its top"
+            DOUBTED, f"the time of {kept.id} is no result ({outcome(kept)}): {doubts}; {named} says so at its top"
         )
 
 
 def _require_fitting_name(output: Path, kind: str) -> None:
-    """Raises ProblemError if the file is named as one of another format: other programs would not read it."""
+    """Raises ProblemError if the file is named as one of another format: other programs would not read it.
+
+    Standard output fits what is one text file.
+    """
+    if output == STDOUT and kind in _NO_TEXT:
+        raise ProblemError(f"--format {kind} writes no text: name a {_NO_TEXT[kind]} with --output instead of -")
     for endings, kinds in _ENDINGS.items():
         if output.name.lower().endswith(endings) and kind not in kinds:
             raise ProblemError(
@@ -147,15 +156,17 @@ def _export_session(
     if chosen is not None and kind in _BUILT:
         kernel_export.require_build(chosen)
     stem = folder.name if chosen is None else file_stem(f"{queries.problem_and_workload(state)[0]}_{chosen.id}")
-    target = output_file(output, f"{stem}{_SUFFIX[kind]}", force)
+    usual = f"{stem}{_SUFFIX[kind]}"
+    target = output_file(output, usual, force)
+    name = usual if target == STDOUT else target.name
     if kind == "bundle":
         bundle.pack(folder, target)
     elif kind == "report":
         write_output(target, _report_text(folder, target))
     elif chosen is not None and kind in ("flashinfer", "sol", "kernelbot"):
-        _write_format(kernel_export.for_format(state, folder, chosen, target.name), kind, target)
+        _write_format(kernel_export.for_format(state, folder, chosen, name), kind, target)
     elif chosen is not None:
-        write_output(target, kernel_export.module_text(state, folder, chosen, target.name))
+        write_output(target, kernel_export.module_text(state, folder, chosen, name))
     else:
         write_output(target, json.dumps(_session_data(state, folder), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     return target, chosen

@@ -14,6 +14,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from engine.cli.output import STDOUT
 from engine.cli.ui import set_plain
 from engine.domain import regimes, settings
 from engine.domain.model_text import parse_duration
@@ -44,6 +45,17 @@ class _Named(click.ParamType[str]):
 
 
 PATH = InputPath(path_type=Path)
+
+
+class OutputPath(InputPath):
+    """A file to write, or ``-`` for standard output. ``./-`` is a file of that name."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        return Path.cwd() / STDOUT if found == STDOUT and str(value) != str(STDOUT) else found
+
+
+OUTPUT = OutputPath(path_type=Path)
 
 
 class NewSessionPath(InputPath):

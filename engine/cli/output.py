@@ -21,6 +21,8 @@ from engine.domain.errors import ProblemError, printable
 from engine.domain.work import WorkKey
 from engine.report.text.lines import Line, Span, Tone, cut, line, plain
 
+STDOUT = Path("-")
+"""What a command takes as the name of standard output where it writes a file."""
 _STYLES: Mapping[Tone, Mapping[str, Any]] = {
     Tone.PLAIN: {},
     Tone.STRONG: {"bold": True},
@@ -144,14 +146,24 @@ def output_file(output: Path | None, default: str, force: bool) -> Path:
     return target
 
 
+def refuse_json_on_stdout(output: Path | None, as_json: bool) -> None:
+    """Raises ProblemError if a file and ``--json`` would share standard output."""
+    if output == STDOUT and as_json:
+        raise ProblemError("--output - and --json both print on standard output: leave one of them out")
+
+
 def refuse_existing(target: Path, force: bool) -> None:
     """Raises ProblemError if the file exists and is not to be overwritten."""
-    if target.exists() and not force:
+    if target != STDOUT and target.exists() and not force:
         raise ProblemError(f"{target} already exists: choose another file with --output, or overwrite it with --force")
 
 
 def write_output(target: Path, text: str) -> None:
     """Write a file that the user named. Raises ProblemError if it cannot be written; leaves no part of a new file then."""
+    if target == STDOUT:
+        sys.stdout.flush()
+        click.echo(text.encode(), nl=False)  # UTF-8 as in a file, whatever the locale
+        return
     is_new = not os.path.lexists(target)
     try:
         target.write_text(text, encoding="utf-8")

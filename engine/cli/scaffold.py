@@ -10,7 +10,7 @@ import click
 
 from engine.cli import options as o
 from engine.cli.drive import ProgressPrinter, drive
-from engine.cli.output import refuse_existing, show, write_output
+from engine.cli.output import STDOUT, refuse_existing, show, write_output
 from engine.cli.verbosity import quiet, verbosity
 from engine.codegen import scaffold as writing
 from engine.domain.model import Contract, Dialect
@@ -33,7 +33,7 @@ EPILOG = "\b\n" + f"{writing.GRAMMAR}\n{writing.TRITON_GRAMMAR}".replace("\n\n",
 @click.option("--empty", is_flag=True, help="Write the signature and the operands only; the kernel computes nothing.")
 @o.workload_option
 @click.option("--suite", type=o.NAME, metavar="NAME", help="One kernel for all workloads of this suite.")
-@click.option("--output", "-o", type=o.PATH, metavar="FILE", help="Write to FILE. Default: standard output.")
+@click.option("--output", "-o", type=o.OUTPUT, metavar="FILE", help="Write to FILE. Default: standard output (-).")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @verbosity
 def scaffold(problem: str, **given: Any) -> None:
@@ -46,8 +46,8 @@ def scaffold(problem: str, **given: Any) -> None:
     writing.contract_for(dialect, contract)  # refused before torch is loaded
     where_usual = "cuda:0" if dialect in (Dialect.CUDA, Dialect.TRITON) else "cpu"
     workload, *rest = catalog.workloads_for(chosen, given["workload"], given["suite"], default_workload(where_usual))
-    target: Path | None = given["output"]
-    if target is not None:
+    target: Path = given["output"] or STDOUT
+    if target != STDOUT:
         refuse_existing(target, given["force"])
     check_torch()
 
@@ -65,10 +65,9 @@ def scaffold(problem: str, **given: Any) -> None:
             await bench.close()
 
     text = drive(work)
-    if target is None:
-        click.echo(text, nl=False)
-        return
     write_output(target, text)
+    if target == STDOUT:
+        return
     where = "" if device == "cpu" else " --device cpu" if dialect is Dialect.CPP else ""
     if not quiet():
         judged_on = f"--suite {quote(given['suite'])}" if given["suite"] else f"--workload {quote(workload.name)}"

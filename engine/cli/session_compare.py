@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from engine.cli import options as o
-from engine.cli.output import output_file, show, show_json, terminal_width, write_output
+from engine.cli.output import STDOUT, output_file, refuse_json_on_stdout, show, show_json, terminal_width, write_output
 from engine.cli.session_access import read_entries
 from engine.journal import store
 from engine.report.facts.side_by_side import side_by_side
@@ -17,7 +17,8 @@ from engine.report.text.side_by_side import lines
 
 @click.command("compare")
 @click.argument("sessions", type=o.SESSION, nargs=-1, required=True, metavar="SESSION SESSION ...")
-@click.option("--output", "-o", type=o.PATH, metavar="FILE", help="Write a page with the best-so-far curves to FILE (HTML).")
+@click.option("--output", "-o", type=o.OUTPUT, metavar="FILE",
+              help="Write a page with the best-so-far curves to FILE (HTML); -: print the page, not the table.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @o.json_option
 def compare(sessions: tuple[str, ...], output: Path | None, force: bool, as_json: bool) -> None:
@@ -28,13 +29,14 @@ def compare(sessions: tuple[str, ...], output: Path | None, force: bool, as_json
     """
     if len(sessions) < 2:
         raise click.UsageError("name at least two sessions")
+    refuse_json_on_stdout(output, as_json)
     folders = [store.resolve(name) for name in sessions]
     found = side_by_side([(folder.name, read_entries(folder)) for folder in folders])
     if output is not None:
         write_output(output_file(output, "", force), html(found))
     if as_json:
         show_json(found)
-    else:
+    elif output != STDOUT:
         show(lines(found, terminal_width()))
         if output is not None:
             show([f"wrote {output}"])

@@ -121,3 +121,43 @@ def test_a_faulty_problem_is_one_line_and_exit_status_2(espalier: Call, tmp_path
         assert result.status == 2
         assert result.err.count("\n") == 1
         assert "workload.jsonl, line 1: axes.M: missing: scale needs a value for it" in result.err
+
+
+@pytest.mark.parametrize("kind", ["module", "report", "json", "jsonl"])
+def test_a_dash_is_standard_output(espalier: Call, recorded: Path, here: Path, kind: str) -> None:
+    printed = espalier("export", "scripted", "--format", kind, "-o", "-")
+    assert list(here.iterdir()) == []
+    written = espalier("export", "scripted", "--format", kind)
+    (file,) = here.iterdir()
+    assert (printed.status, printed.err.replace("the file", file.name)) == (written.status, written.err)
+    assert printed.out == file.read_text()
+
+
+def test_a_file_may_be_named_with_a_dash(espalier: Call, recorded: Path, here: Path) -> None:
+    assert espalier("export", "scripted", "--format", "json", "-o", "./-").out == f"wrote {here / '-'}\n"
+    assert [file.name for file in here.iterdir()] == ["-"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("export", "scripted", "--format", "bundle", "-o", "-"),
+            "writes no text: name a file that ends in .tar.gz, .tgz, .tar",
+        ),
+        (("export", "scripted", "--format", "flashinfer", "-o", "-"), "writes no text: name a folder with --output"),
+        (("export", "scripted", "--format", "json", "-o", "-", "--json"), "--output - and --json both print"),
+        (("session", "compare", "scripted", "scripted", "-o", "-", "--json"), "--output - and --json both print"),
+    ],
+)
+def test_what_standard_output_cannot_take_is_refused(
+    espalier: Call, recorded: Path, here: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    assert words in espalier(*arguments).error_line()
+    assert list(here.iterdir()) == []
+
+
+def test_a_comparison_is_printed_as_a_page(espalier: Call, recorded: Path, here: Path) -> None:
+    sessions.whole(recorded.parent / "second")
+    assert espalier("session", "compare", "scripted", "second", "-o", "-").out.startswith("<!doctype html>")
+    assert list(here.iterdir()) == []
