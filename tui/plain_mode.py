@@ -54,6 +54,8 @@ class PlainMode:
         """Choose a session or a problem, until the engineer quits."""
         while True:
             found = await asyncio.to_thread(store.summaries)
+            if fault := await asyncio.to_thread(store.root_fault):
+                self._console.tell(fault)
             problems = await asyncio.to_thread(self._opener.problems)
             words = [f"Open session {one.name}, {_state(one)}" for one in found]
             words += [f"New session on {one.name}: {one.title}" for one in problems]

@@ -149,12 +149,14 @@ def _reading(server: MCPServer[Any], clients: Clients) -> None:
         """All sessions, the latest activity first."""
         only = access.limits.only
         found = await asyncio.to_thread(store.summaries)
+        fault = await asyncio.to_thread(store.root_fault)
         return {
             "sessions": [
                 {"session": s.name, "problem": s.problem, "workload": s.workload, "device": s.device, "status": s.status,
                  "incumbent": s.incumbent, "kernels": s.kernels, "awaiting_approval": s.awaiting}
                 for s in found if only is None or s.folder.name == only.rpartition("/")[2]
-            ]
+            ],
+            **({"incomplete": fault} if fault else {}),
         }  # fmt: skip
 
     @tool

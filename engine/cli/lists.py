@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import click
 
 from engine.cli import options as o
+from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.output import show, show_json
 from engine.domain.model import Dialect, Number, Problem
 from engine.ideas.playbook import available
@@ -75,8 +76,10 @@ def bank(name: str | None, as_json: bool) -> None:
     kernels = [entry for entry in known if name is None or entry.problem == name]
     if as_json:
         show_json({"kernels": [_fields(entry) for entry in kernels]})
-        return
-    show(table([_bank_row(entry) for entry in kernels]) or [_none_message(name, {entry.problem for entry in known})])
+    else:
+        show(table([_bank_row(entry) for entry in kernels]) or [_none_message(name, {entry.problem for entry in known})])
+    if fault := store.root_fault():
+        raise CommandExit(BAD_INPUT, fault)
 
 
 def _none_message(name: str | None, problems: set[str]) -> str:

@@ -9,6 +9,7 @@ import click
 
 from engine.cli import options as o
 from engine.cli.conclusion import print_session
+from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.output import as_data, show, show_json
 from engine.cli.session_access import read_state, session_argument
 from engine.domain import queries
@@ -28,9 +29,11 @@ def list_sessions(as_json: bool) -> None:
     summaries = store.summaries()
     if as_json:
         show_json({"sessions": [_session_fields(one) for one in summaries]})
-        return
-    none = f"no session yet in {user_folders.sessions_root()}: `espalier run softmax` starts one"
-    show(table([_session_row(one) for one in summaries]) or [none])
+    else:
+        none = f"no session yet in {user_folders.sessions_root()}: `espalier run softmax` starts one"
+        show(table([_session_row(one) for one in summaries]) or [none])
+    if fault := store.root_fault():
+        raise CommandExit(BAD_INPUT, fault)
 
 
 def _session_fields(one: store.SessionSummary) -> Mapping[str, object]:

@@ -26,7 +26,7 @@ from engine.journal.inbox import FOLDER as INBOX
 from engine.journal.lock import NAME as LOCK
 from engine.journal.lock import SESSIONS, WriterLock, unwritable_error
 from engine.journal.shipped import is_shipped, shipped_folder
-from engine.journal.user_folders import sessions_root
+from engine.journal.user_folders import HOME, sessions_root
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,22 +113,52 @@ def is_session(folder: Path) -> bool:
     return _holds(Path.is_file, folder / journal.NAME)
 
 
+def holds_events(folder: Path) -> bool:
+    """Whether a new session would overwrite events, readable or not. A journal whose first event is incomplete has none."""
+    try:
+        return is_session(folder) and bool(journal.tail(folder).poll())
+    except JournalError:
+        return True
+
+
 def folders() -> tuple[Path, ...]:
     """All session folders: the user's, then the shipped ones, each sorted by name."""
     return tuple(folder for folder in _folders_with_journals() if is_session(folder))
 
 
 def _folders_with_journals() -> tuple[Path, ...]:
-    """As ``folders``, and those whose journal is no file but a folder, a pipe or a dangling link."""
+    """As ``folders``, and those whose journal is no file but a folder, a pipe or a dangling link, or that cannot be read."""
     found: list[Path] = []
     for root in (sessions_root(), shipped_root()):
         try:
-            found += (
-                sorted(folder for folder in root.iterdir() if _holds(os.path.lexists, folder / journal.NAME)) if root else ()
-            )
+            found += sorted(folder for folder in root.iterdir() if _may_be_session(folder)) if root else ()
         except OSError:
             continue
     return tuple(found)
+
+
+def _may_be_session(folder: Path) -> bool:
+    """Whether the folder holds a journal, or cannot be looked into."""
+    try:
+        os.lstat(folder / journal.NAME)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def root_fault() -> str:
+    """Why the user's sessions cannot be listed; empty where they can, and before the first one."""
+    root = sessions_root()
+    try:
+        with os.scandir(root) as found:
+            next(found, None)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{SESSIONS} {root} cannot be read ({error.strerror}): make it readable, or name another one with {HOME}"
+    return ""
 
 
 def _no_file(folder: Path) -> str:
@@ -177,7 +207,7 @@ def resolve(text: str) -> Path:
         raise JournalError(f"folder {text} is not a session ({has}): {hint}")
     if here is not None and _holds(Path.is_file, here):
         raise JournalError(f"file {text} is not a session: use its folder, its name, or a bundle (.tar.gz); {hint}")
-    raise JournalError(f"unknown session {text[:200]!r}: {hint}")
+    raise JournalError(f"unknown session {text[:200]!r}: {root_fault() or hint}")
 
 
 def state_of(folder: Path) -> SessionState:

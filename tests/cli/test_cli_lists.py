@@ -184,3 +184,31 @@ def test_a_closed_pipe_ends_quietly(home: Path) -> None:
     os.close(write)
     assert done.stderr == b""
     assert done.returncode == 141
+
+
+@pytest.mark.parametrize("arguments", [("session", "list"), ("session", "list", "--json"), ("bank",), ("bank", "--json")])
+@pytest.mark.parametrize("place", ["home", "home/below", "folder"])
+def test_sessions_that_cannot_be_listed_are_said(
+    espalier: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], place: str
+) -> None:
+    (tmp_path / "home").write_text("")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "sessions").write_text("")
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path / place))
+    ended = espalier(*arguments)
+    assert ended.status == 2
+    root = tmp_path / place / "sessions"
+    assert ended.err == (
+        f"espalier: the folder of sessions {root} cannot be read (Not a directory): "
+        "make it readable, or name another one with ESPALIER_HOME\n"
+    )
+    assert ended.out, "what ships is listed nevertheless"
+    assert "the folder of sessions" in espalier("session", "show", "mine").error_line()
+
+
+def test_a_session_that_cannot_be_read_is_listed(espalier: Call, home: Path) -> None:
+    (home / "sessions").mkdir(parents=True)
+    (home / "sessions" / "loop").symlink_to("loop")
+    (row,) = [line for line in espalier("session", "list").out.splitlines() if line.startswith("loop ")]
+    assert "unreadable" in row
+    assert "cannot be read (Too many levels of symbolic links)" in row

@@ -713,3 +713,17 @@ def test_the_highlighted_problem_is_in_sight_beside_its_preview(home: Path) -> N
             assert 0 <= line < listed.scrollable_content_region.height
 
     sessions.run(body)
+
+
+def test_sessions_that_cannot_be_listed_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path / "file"))
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(
+                pilot, lambda: any("cannot be read (Not a directory)" in str(one.message) for one in app._notifications)
+            )
+
+    sessions.run(body)

@@ -175,6 +175,12 @@ def test_home_lists_sessions_and_problems(tmp_path: Path, monkeypatch: pytest.Mo
     assert "Session mine." in text
 
 
+def test_home_says_that_sessions_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path / "file"))
+    assert "cannot be read (Not a directory): make it readable" in steered("home", None, "0")
+
+
 def test_an_error_of_an_opening_is_the_commands_error(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match="no compiler"):
         steered("new", ui.new(tmp_path / "s"), opener=ui.FakeOpener(trouble="no compiler"))
