@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -307,7 +308,8 @@ def _unreadable_error(folder: Path, error: OSError) -> JournalError:
 
 
 def _empty_journal_error(folder: Path) -> JournalCorrupt:
-    return JournalCorrupt(f"the journal of {folder} has no complete event: restore it from a copy or start a new session there")
+    start = f"start a new session there with `espalier run PROBLEM --session {shlex.quote(str(folder))}`"
+    return JournalCorrupt(f"the journal of {folder} has no complete event: restore it from a copy, or {start}")
 
 
 @contextmanager

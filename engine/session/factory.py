@@ -394,5 +394,5 @@ def _check_new(folder: Path | None) -> None:
         require_creatable(sessions_root(), SESSIONS)
         return
     require_creatable(folder)
-    if store.is_session(folder):
+    if store.holds_events(folder):
         raise JournalError(f"{folder} already holds a session: resume it with `espalier open {folder}`, or name another folder")

@@ -12,7 +12,7 @@ from engine.domain.events import Entry
 from engine.domain.folds import advance
 from engine.domain.model import Blob
 from engine.domain.state import SessionState
-from engine.journal.journal import Tail, tail
+from engine.journal.journal import Tail, read, tail
 from engine.journal.lock import is_written
 from engine.session.source import Batch, Capability, ReadOnly
 from engine.session.steer import Steering, steer
@@ -28,7 +28,8 @@ class FollowSource(ReadOnly):
     def __init__(self, folder: Path, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Reads the entries recorded so far.
 
-        Raises JournalError if the folder is not a session, JournalCorrupt or JournalTooNew if its journal is unreadable.
+        Raises JournalError if the folder is not a session, JournalCorrupt or JournalTooNew if its journal is unreadable, or if
+        it is empty and no process will fill it.
         """
         super().__init__("another process is writing this session: steer it there, or open it here once it is closed there")
         self._folder = folder
@@ -38,6 +39,8 @@ class FollowSource(ReadOnly):
         self._state = SessionState()
         self._closed = False
         self._poll()
+        if not self._entries and not self.is_run:
+            read(folder)
 
     @property
     def state(self) -> SessionState:

@@ -10,7 +10,9 @@ import pytest
 from support.program import Call, command, environment
 
 from engine.cli.exit_codes import AWAITING
+from engine.domain.errors import ProblemError
 from engine.journal.lock import WriterLock, is_written
+from engine.session.follow import FollowSource
 
 
 def test_an_ended_session_is_printed_with_its_tree(espalier: Call, recorded: Path) -> None:
@@ -85,3 +87,33 @@ def test_whether_a_session_is_written_is_asked_without_disturbing_its_writer(rec
 def test_a_browser_needs_the_server(espalier: Call, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "textual_serve.server", None)
     assert "pip install 'espalier[serve]'" in espalier("follow", "scripted", "--browser").error_line()
+
+
+@pytest.mark.parametrize("content", [b"", b'{"v":1,"seq":0,'])
+def test_a_session_without_an_event_is_refused_with_advice_that_works(
+    espalier: Call, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    folder = tmp_path / "begun"
+    folder.mkdir()
+    (folder / "journal.jsonl").write_bytes(content)
+    said = espalier("follow", folder, "--headless").error_line()
+    assert said == espalier("open", folder).error_line(), "what one command advises, another does not refuse"
+    assert f"`espalier run PROBLEM --session {folder}`" in said
+
+    async def stop() -> None:
+        raise ProblemError("the folder is accepted")
+
+    monkeypatch.setattr("engine.session.factory.find_judge_reason", stop)
+    run = ("run", "softmax", "--device", "cpu", "--headless", "--session", folder)
+    assert "the folder is accepted" in espalier(*run).error_line()
+    (folder / "journal.jsonl").write_bytes(b"no event\nat all\n")
+    assert "already holds a session" in espalier(*run).error_line()
+
+
+def test_a_session_that_a_process_has_just_begun_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").write_bytes(b"")
+    lock = WriterLock(tmp_path)
+    try:
+        assert FollowSource(tmp_path).is_run
+    finally:
+        lock.release()
