@@ -20,11 +20,18 @@ def answers(home: Path, *lines: bytes) -> list[dict[str, Any]]:
     hello = {"jsonrpc": "2.0", "id": "hello", "method": "initialize", "params": HELLO}
     ping = {"jsonrpc": "2.0", "id": "ping", "method": "ping"}
     sent = (json.dumps(hello).encode(), *lines, json.dumps(ping).encode())
-    done = subprocess.run(
-        command("mcp"), input=b"".join(line + b"\n" for line in sent), capture_output=True, timeout=120, check=True,
-        env=environment(home), cwd=home,
+    server = subprocess.Popen(
+        command("mcp"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(home), cwd=home
     )  # fmt: skip
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(b"".join(line + b"\n" for line in sent))
+    server.stdin.flush()
+    found: list[dict[str, Any]] = []
+    while not found or found[-1]["id"] != "ping":  # a server whose client hangs up answers no more
+        found.append(json.loads(server.stdout.readline()))
+    rest, _ = server.communicate(timeout=120)
+    assert (rest, server.returncode) == (b"", 0)
     assert {"hello", "ping"} <= {one["id"] for one in found}
     return [one for one in found if one["id"] not in ("hello", "ping")]
 
@@ -40,3 +47,13 @@ def test_a_line_that_is_no_message_is_answered_and_a_blank_one_is_not(tmp_path: 
         (None, INVALID_REQUEST),
     ]  # fmt: skip
     assert all(len(json.dumps(one)) < 400 for one in found)
+
+
+@pytest.mark.slow
+def test_a_request_whose_id_nobody_can_answer_is_refused(tmp_path: Path) -> None:
+    """JSON-RPC 2.0: the answer to a request whose id is not valid has the id null. MCP: an id is a text or a whole number."""
+    ids = ("null", "1.5", "1e999", "NaN", "true", "[1]", "{}", '7,"id":null')
+    lines = [f'{{"jsonrpc":"2.0","id":{one},"method":"ping"}}'.encode() for one in ids]
+    notification = b'{"jsonrpc":"2.0","method":"notifications/unheard_of"}'
+    found = answers(tmp_path / "home", *lines, notification)
+    assert [(one["id"], one["error"]["code"]) for one in found] == [(None, INVALID_REQUEST)] * len(ids)
