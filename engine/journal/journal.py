@@ -1,7 +1,7 @@
 """The append-only log of a session, ``journal.jsonl``: one writer, many readers, whole lines only.
 
 Opening repairs a file that a killed process left incomplete. About events, this module only requires that the first is
-``session.opened`` and that sequence numbers have no gaps.
+``session.opened``, that sequence numbers have no gaps, and what ``references`` checks.
 
 A kill loses at most the batch being written: the file may end within that batch, and a torn last line is set aside. Lines go to
 the operating system at every append and are synced to disk by ``sync``.
@@ -25,6 +25,7 @@ from engine.domain.model import Author
 from engine.journal import codec
 from engine.journal.blobs import Blobs
 from engine.journal.lock import WriterLock, unwritable_error
+from engine.journal.references import References
 
 NAME = "journal.jsonl"
 TORN = "journal.torn"
@@ -92,8 +93,7 @@ class Journal:
         self.blobs = Blobs(folder)
         self._lock = lock
         self._handle = handle
-        self._size = size
-        self._seq = seq
+        self._size, self._seq = size, seq
         self._half_written = False
 
     @classmethod
@@ -238,8 +238,8 @@ class Tail:
         self._folder = folder
         self._name = str(folder / NAME)
         self._skip = from_seq
-        self._lines = 0
-        self._offset = 0
+        self._lines, self._offset = 0, 0
+        self._named = References()
 
     def poll(self) -> tuple[Entry, ...]:
         """Entries since the last call, from ``from_seq`` on. A line that is still being written, or a last line that is
@@ -255,8 +255,9 @@ class Tail:
             for line in _lines(file, self._lines, self._name):
                 if not line.whole or (line.last and codec.json_fault(line.text)):
                     break  # torn, as ``read`` has it: its writer sets it aside
+                entry = _entry(line.text, self._lines, self._name, self._named)
                 if self._lines >= self._skip:
-                    entries.append(_entry(line.text, self._lines, self._name))
+                    entries.append(entry)
                 self._lines += 1
                 self._offset += len(line.text) + 1
         return tuple(entries)
@@ -328,27 +329,28 @@ def _gc_paused() -> Iterator[None]:
 def _scan(folder: Path) -> _Scan:
     name = str(folder / NAME)
     entries: list[Entry] = []
-    whole = 0
+    named, whole = References(), 0
     with _opened(folder) as file:
         for line in _lines(file, 0, name):
             if line.last and codec.json_fault(line.text):
                 return _Scan(tuple(entries), whole, torn=line.text + b"\n" * line.whole)
-            entries.append(_entry(line.text, len(entries), name))
+            entries.append(_entry(line.text, len(entries), name, named))
             if not line.whole:
                 return _Scan(tuple(entries), whole, unfinished=line.text)
             whole += len(line.text) + 1
     return _Scan(tuple(entries), whole)
 
 
-def _entry(line: bytes, seq: int, name: str) -> Entry:
+def _entry(line: bytes, seq: int, name: str, named: References) -> Entry:
     """The entry on line ``seq + 1`` of the journal ``name``. Raises JournalCorrupt, JournalTooNew."""
     entry = codec.decode(line, seq + 1, name)
     if entry.seq != seq:
-        how = "missing" if entry.seq > seq else "repeated"
-        given = codec.number_text(entry.seq)
-        raise codec.damaged(f"has sequence number {given}, not {seq} (events are {how} or out of order)", seq + 1, name)
+        given = f"{codec.number_text(entry.seq)}, not {seq} (events are {'missing' if entry.seq > seq else 'repeated'}"
+        raise codec.damaged(f"has sequence number {given} or out of order)", seq + 1, name)
     if seq == 0 and not isinstance(entry.event, SessionOpened):
         raise codec.damaged("is not session.opened (the beginning is missing)", 1, name)
+    if fault := named.fault(entry.event):
+        raise codec.damaged(f"{fault} (it may be of another session)", seq + 1, name)
     return entry
 
 

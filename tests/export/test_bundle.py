@@ -24,7 +24,7 @@ from engine.journal.journal import NAME, read
 @pytest.fixture
 def session(tmp_path: Path) -> Path:
     more = (
-        e.KernelFailed("k2", b.failure()),
+        e.KernelFailed("k1", b.failure()),
         e.UnknownEvent("llm.called", {"prompt": b.digest("prompt"), "n": [b.digest("no")]}),
     )
     return stored(tmp_path / "s", (*b.first_round(1.5), *more), blobs=("prompt", "rubbish", *blob_texts()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support import builders as b
+from support.stored import stored
 
 from engine.domain import events as e
 from engine.domain.errors import JournalCorrupt, JournalError, JournalLocked, JournalTooNew, JournalUnwritable
@@ -630,3 +632,29 @@ def test_a_follower_names_an_unreadable_line(folder: Path) -> None:
         rewrite(folder, *whole[:2], damage)
         with pytest.raises(JournalCorrupt, match=words):
             tail(folder).poll()
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (b.built("k9"), "names kernel 'k9', which does not exist (it may be of another session)"),
+        (e.RaceAsked("k1", "k9"), "names kernel 'k9', which does not exist"),
+        (b.drafted("k1"), "introduces kernel 'k1', which exists"),
+        (b.drafted("k9", idea="i9"), "names idea 'i9', which does not exist"),
+        (b.drafted("k9", parent="k8"), "names kernel 'k8', which does not exist"),
+        (b.proposed("i8", "i1"), "introduces idea 'i1', which exists"),
+        (e.IdeaParked("i9", ""), "names idea 'i9', which does not exist"),
+    ],
+)
+def test_an_event_of_another_session_is_refused(tmp_path: Path, event: e.Event, words: str) -> None:
+    """A line with the right sequence number that names what this session does not have."""
+    folder = stored(tmp_path / "s", (*b.first_round(1.5), event))
+    count = len((folder / NAME).read_bytes().splitlines())
+    for reading in (read, lambda folder: tail(folder).poll()):
+        with pytest.raises(JournalCorrupt, match=f"line {count} of .*{re.escape(words)}"):
+            reading(folder)
+
+
+def test_after_an_event_of_a_later_version_any_name_may_exist(tmp_path: Path) -> None:
+    events = (*b.first_round(1.5), e.UnknownEvent("kernel.imported", {"kernel": "k9"}), b.built("k9"))
+    assert read(stored(tmp_path / "s", events)).entries[-1].event == b.built("k9")
