@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import socket
 from typing import Any
 
 from mcp.server.mcpserver import MCPServer
@@ -12,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 HOST = "127.0.0.1"
 PATH = "/mcp"
+_NO_TOKEN = b"send the header Authorization: Bearer TOKEN, with the token that espalier mcp --http prints or was given\n"
 _HOSTS = ("127.0.0.1", "localhost")
 
 
@@ -35,25 +37,33 @@ class _WithToken:
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
-        self._expected = f"Bearer {token}".encode()
+        self._expected = token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})  # answered with 403
+            return
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        if scope["type"] == "http" and hmac.compare_digest(given, self._expected):
+        scheme, _, token = given.partition(b" ")
+        if scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._expected):
             await self._app(scope, receive, send)
             return
-        if scope["type"] == "http":
-            headers = [(b"content-type", b"text/plain"), (b"www-authenticate", b"Bearer")]
-            await send({"type": "http.response.start", "status": 401, "headers": headers})
-            await send({"type": "http.response.body", "body": b"a token is needed: espalier mcp --http prints it\n"})
+        headers = [(b"content-type", b"text/plain"), (b"www-authenticate", b"Bearer")]
+        await send({"type": "http.response.start", "status": 401, "headers": headers})
+        await send({"type": "http.response.body", "body": _NO_TOKEN})
 
 
-async def serve_http(server: MCPServer[Any], port: int, token: str) -> None:
-    """Serve until the process is told to end. Raises OSError if the port is taken."""
+def listen(port: int) -> socket.socket:
+    """A socket that listens on the port, or on a free one for 0. Raises OSError if it cannot be used."""
+    return socket.create_server((HOST, port))
+
+
+async def serve_http(server: MCPServer[Any], listening: socket.socket, token: str) -> None:
+    """Serve until the process is told to end."""
     import uvicorn
 
-    config = uvicorn.Config(http_app(server, token), host=HOST, port=port, log_level="warning")
-    await uvicorn.Server(config).serve()
+    config = uvicorn.Config(http_app(server, token), log_level="warning")
+    await uvicorn.Server(config).serve(sockets=[listening])

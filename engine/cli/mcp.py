@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from engine.api.agents import AgentLimits
 from engine.cli import options as o
@@ -24,7 +25,14 @@ TOKEN = "ESPALIER_MCP_TOKEN"
 
 @click.command()
 @click.option("--http", is_flag=True, help="Serve streamable HTTP on 127.0.0.1 instead of standard input and output.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8414, show_default=True, metavar="N", help="Port of --http.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8414,
+    show_default=True,
+    metavar="N",
+    help="Port of --http; 0: any free one.",
+)
 @click.option("--verdicts", type=click.IntRange(0), default=40, show_default=True, metavar="N",
               help="Kernels, races and profiles that may be measured for one agent.")  # fmt: skip
 @click.option("--mode", type=o.ApprovalMode(), default="ask", show_default=True, metavar="ask|ask:SECONDS|autopilot",
@@ -45,6 +53,9 @@ def mcp(
         raise CommandExit(BAD_INPUT, f"--root: {root} is not a folder: give the one in which your problems lie")
     if importlib.util.find_spec("mcp") is None:
         raise CommandExit(BAD_INPUT, "the MCP SDK is missing: pip install 'espalier[mcp]'")
+    if not http and click.get_current_context().get_parameter_source("port") is ParameterSource.COMMANDLINE:
+        raise CommandExit(BAD_INPUT, "--port needs --http: without it, standard input and output speak the protocol")
+    given = _token() if http else ""
     stated = name or os.environ.get(AGENT_NAME) or None
     if stated is not None:
         agent(stated)
@@ -63,10 +74,23 @@ def mcp(
 
         asyncio.run(serve_stdio(server))
         return
-    from engine.api.mcp_http import HOST, PATH, new_token, serve_http
+    from engine.api.mcp_http import HOST, PATH, listen, new_token, serve_http
 
-    token = os.environ.get(TOKEN) or new_token()
-    click.echo(f"url    http://{HOST}:{port}{PATH}", err=True)
-    if not os.environ.get(TOKEN):
+    try:
+        listening = listen(port)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else error
+        raise CommandExit(BAD_INPUT, f"port {port} of {HOST} cannot be used ({why}): choose another with --port") from error
+    token = given or new_token()
+    click.echo(f"url    http://{HOST}:{listening.getsockname()[1]}{PATH}", err=True)
+    if not given:
         click.echo(f"token  {token}", err=True)
-    asyncio.run(serve_http(server, port, token))
+    asyncio.run(serve_http(server, listening, token))
+
+
+def _token() -> str:
+    """The token that the environment sets; empty for none. Raises CommandExit for one that no client can send."""
+    given = os.environ.get(TOKEN, "")
+    if all("!" <= sign <= "~" for sign in given):
+        return given
+    raise CommandExit(BAD_INPUT, f"{TOKEN} is no token that a client can send: use letters and digits, without spaces")

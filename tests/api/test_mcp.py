@@ -337,9 +337,16 @@ def test_http_needs_the_token_and_refuses_foreign_hosts_and_origins(tmp_path: Pa
         good = {"authorization": "Bearer right", "accept": "application/json, text/event-stream"}
         async with httpx2.AsyncClient() as client:
             for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "right"}):
-                assert (await client.post(url, json={}, headers=headers)).status_code == 401
+                refused = await client.post(url, json={}, headers=headers)
+                assert refused.status_code == 401
+                assert "send the header Authorization: Bearer TOKEN" in refused.text
+            upgrade = {"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"}
+            upgrade["sec-websocket-key"] = "x3JJHMbDL1EzLkh9GBhXDw=="
+            assert (await client.get(url, headers=upgrade)).status_code == 403
             foreign = await client.post(url, json={}, headers={**good, "host": f"evil.example:{port}"})
             assert foreign.status_code == 421
+            other_case = await client.post(url, json={}, headers={**good, "authorization": "bearer right"})
+            assert other_case.status_code == 400, "not a message; the token was accepted"
             origin = await client.post(url, json={}, headers={**good, "origin": "http://evil.example"})
             assert origin.status_code == 403
         async with (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,7 @@ no_gpu = pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a 
         (("run", "softmax", "layernorm", "--device", "cpu", "--mode", "ask"), "--mode needs a single problem"),
         (("run", "softmax", "layernorm", "--pause-above-usd", "1"), "--pause-above-usd needs a single problem"),
         (("mcp", "--root", "/nowhere"), "--root: /nowhere is not a folder"),
+        (("mcp", "--port", "8414"), "--port needs --http"),
         (("run", "softmax", "--bogus"), "unknown option '--bogus'"),
         (("run", "softmax", "--session", "new\udcff"), "'new\\udcff' is not UTF-8: choose another name"),
         (("fork", "layernorm", "--into", "new\udcff"), "'new\\udcff' is not UTF-8: choose another name"),
@@ -74,6 +76,19 @@ no_gpu = pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a 
 def test_bad_arguments_are_one_line(espalier: Call, home: Path, arguments: tuple[str, ...], words: str) -> None:
     assert words in espalier(*arguments).error_line()
     assert not (home / "sessions").exists()
+
+
+def test_a_port_that_is_taken_is_named(espalier: Call) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = espalier("mcp", "--http", "--port", port).error_line()
+    assert said == f"espalier: port {port} of 127.0.0.1 cannot be used (Address already in use): choose another with --port\n"
+
+
+@pytest.mark.parametrize("token", ["a b", "line\n", "t\xf6k"])
+def test_a_token_that_no_client_can_send_is_refused(espalier: Call, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    monkeypatch.setenv("ESPALIER_MCP_TOKEN", token)
+    assert "ESPALIER_MCP_TOKEN is no token that a client can send" in espalier("mcp", "--http").error_line()
 
 
 @pytest.mark.parametrize(
