@@ -13,6 +13,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 HOST = "127.0.0.1"
 PATH = "/mcp"
+_GRACE_SECONDS = 3
+"""How long an end waits for requests: a client that never sends the rest of one would keep the server for ever."""
 _NO_TOKEN = b"send the header Authorization: Bearer TOKEN, with the token that espalier mcp --http prints or was given\n"
 _HOSTS = ("127.0.0.1", "localhost")
 
@@ -65,5 +67,7 @@ async def serve_http(server: MCPServer[Any], listening: socket.socket, token: st
     """Serve until the process is told to end."""
     import uvicorn
 
-    config = uvicorn.Config(http_app(server, token), log_level="warning")
+    config = uvicorn.Config(
+        http_app(server, token), log_level="warning", log_config=None, timeout_graceful_shutdown=_GRACE_SECONDS
+    )  # without a configuration of its own, uvicorn's messages go where the program's do
     await uvicorn.Server(config).serve(sockets=[listening])

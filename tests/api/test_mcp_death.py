@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ import pytest
 import uvicorn
 from support import sessions
 from support.pretended import PretendedBench
-from support.program import ROOT, environment
+from support.program import ROOT, command, environment
 
 import espalier
 from engine.api import mcp_server
@@ -208,3 +209,19 @@ def test_an_evaluation_whose_client_is_gone_does_not_block_the_next_one(
             assert found == {"status": "measured"}
             assert wire.tool("doctor")["verdicts"]["used"] == 2, "both are charged"
     assert begun == ["first.cpp", "second.cpp"]
+
+
+@pytest.mark.slow
+def test_over_http_a_client_that_never_sends_the_rest_does_not_keep_the_server(tmp_path: Path) -> None:
+    program = command("mcp", "--http", "--port", "0")
+    own = environment(tmp_path, ESPALIER_MCP_TOKEN="t")
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, env=own, cwd=tmp_path) as server:
+        assert server.stderr is not None
+        port = int(server.stderr.readline().rpartition(":")[2].partition("/")[0])
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            head = f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer t\r\nExpect: 100-continue\r\n"
+            client.sendall(f"{head}Content-Length: 1000\r\n\r\n".encode())
+            assert client.recv(100).startswith(b"HTTP/1.1 100"), "the server waits for the rest"
+            server.send_signal(signal.SIGTERM)
+            _, said = server.communicate(timeout=60)
+    assert (server.returncode, said) == (130, "espalier: interrupted\n")
