@@ -97,6 +97,7 @@ def export(
     as_json: bool,
 ) -> None:
     """See ``_HELP``."""
+    _refuse_unused(kind)
     if output is not None:
         _require_fitting_name(output, kind)
         refuse_json_on_stdout(output, as_json)
@@ -138,6 +139,18 @@ def _require_fitting_name(output: Path, kind: str) -> None:
             raise ProblemError(
                 f"{output} ends as a {kinds[0]} does: add --format {kinds[0]}, or name a file that ends in {_SUFFIX[kind]}"
             )
+
+
+def _refuse_unused(kind: str) -> None:
+    """Raises ProblemError for an option that the format has no use for."""
+    uses = {
+        "kernel": ("--kernel", _OF_A_KERNEL),
+        "licence": ("--licence", _TRAINING),
+        "allowed": ("--allow-licence", _TRAINING),
+    }
+    for parameter, (option, kinds) in uses.items():
+        if kind not in kinds and o.was_typed(parameter):
+            raise ProblemError(f"{option} has no effect on --format {kind}: leave it out, or choose one of {', '.join(kinds)}")
 
 
 def _corroboration_fields(kernel: Kernel) -> dict[str, object]:

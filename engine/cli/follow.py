@@ -26,6 +26,8 @@ from engine.session.follow import FollowSource
 @click.option("--browser", is_flag=True, help="Serve the terminal UI to browsers on this machine (needs the extra `serve`).")
 def follow(session: str, headless: bool, browser: bool) -> None:
     """Watch SESSION while another process runs it. Reads its journal only."""
+    if browser and headless:
+        raise click.UsageError("give --headless or --browser, not both")
     folder = store.resolve(session)
     if browser:
         if (ui := registered_ui()) is None:

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
 from engine.api.agents import AgentLimits
 from engine.cli import options as o
@@ -53,7 +52,7 @@ def mcp(
         raise CommandExit(BAD_INPUT, f"--root: {root} is not a folder: give the one in which your problems lie")
     if importlib.util.find_spec("mcp") is None:
         raise CommandExit(BAD_INPUT, "the MCP SDK is missing: pip install 'espalier[mcp]'")
-    if not http and click.get_current_context().get_parameter_source("port") is ParameterSource.COMMANDLINE:
+    if not http and o.was_typed("port"):
         raise CommandExit(BAD_INPUT, "--port needs --http: without it, standard input and output speak the protocol")
     given = _token() if http else ""
     stated = name or os.environ.get(AGENT_NAME) or None

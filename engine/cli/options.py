@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from engine.cli.output import STDOUT
@@ -21,6 +22,11 @@ from engine.domain.model_text import parse_duration
 from engine.sandbox.include_trees import VARIABLE, checked_tree
 
 _TUNE = re.compile(r"([A-Za-z_]\w*)=(-?\d{1,10})")
+
+
+def was_typed(parameter: str) -> bool:
+    """Whether the command line gave this parameter; a configuration file may set what this call has no use for."""
+    return click.get_current_context().get_parameter_source(parameter) is ParameterSource.COMMANDLINE
 
 
 class InputPath(click.Path):

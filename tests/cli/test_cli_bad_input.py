@@ -71,6 +71,7 @@ no_gpu = pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a 
         (("eval", "softmax", "nowhere.cpp", "--device", "cpu"), "no kernel file"),
         (("scaffold", "softmax", "--dialect", "cpp", "--contract", "plan"), "does not support the plan contract"),
         (("export", "nothing-of-that-name"), "unknown session"),
+        (("follow", "softmax", "--headless", "--browser"), "give --headless or --browser, not both"),
     ],
 )
 def test_bad_arguments_are_one_line(espalier: Call, home: Path, arguments: tuple[str, ...], words: str) -> None:

@@ -148,9 +148,12 @@ def test_a_file_may_be_named_with_a_dash(espalier: Call, recorded: Path, here: P
         (("export", "scripted", "--format", "flashinfer", "-o", "-"), "writes no text: name a folder with --output"),
         (("export", "scripted", "--format", "json", "-o", "-", "--json"), "--output - and --json both print"),
         (("session", "compare", "scripted", "scripted", "-o", "-", "--json"), "--output - and --json both print"),
+        (("export", "scripted", "--format", "report", "--kernel", "k1"), "--kernel has no effect on --format report"),
+        (("export", "scripted", "--licence", "MIT"), "--licence has no effect on --format module"),
+        (("export", "scripted", "--format", "json", "--allow-licence", "softmax"), "--allow-licence has no effect on"),
     ],
 )
-def test_what_standard_output_cannot_take_is_refused(
+def test_options_that_do_not_fit_are_refused(
     espalier: Call, recorded: Path, here: Path, arguments: tuple[str, ...], words: str
 ) -> None:
     assert words in espalier(*arguments).error_line()
