@@ -152,6 +152,16 @@ def test_the_precision_class_is_the_lowest_of_the_outputs(tmp_path: Path) -> Non
     assert tally.limit.for_output(0).rel_fro < 1e-5 < tally.limit.for_output(1).rel_fro == tally.limit.rel_fro
 
 
+def test_an_output_that_rounding_decides_makes_a_problem_unverifiable(tmp_path: Path) -> None:
+    """Eigenvectors have another sign in float64: random ones passed beside the right eigenvalues."""
+    eigenvectors = "a = torch.tanh(y[:, :64].view(-1, 8, 8)); return torch.linalg.eigh(a + a.mT)"
+    check = describe_check(*calibrated(tmp_path, eigenvectors))
+    assert not check.verifiable
+    passed = [model.name for model in check.nulls if model.passed]
+    assert "zeros as out1" in passed
+    assert not [name for name in passed if "out0" in name]
+
+
 def test_limits_of_each_output_are_cached(tmp_path: Path) -> None:
     reference, found = calibrated(tmp_path, BESIDE_CODES)
     known = decode(encode(Calibrations(keep_calibration(reference, found))))
