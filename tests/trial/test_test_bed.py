@@ -22,7 +22,7 @@ from engine.problem.constant_parameters import Varied
 from engine.problem.reference import Reference
 from engine.trial.judge import cases, devices, guards, test_bed
 from engine.trial.judge.calibration import calibrate
-from engine.trial.judge.cases import class_errors
+from engine.trial.judge.cases import Case, ReferenceOnCase, class_errors
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.judged_calls import CheckTally, judge_outputs
 from engine.trial.judge.perturbations import OWN
@@ -572,3 +572,45 @@ def test_indices_beside_inputs_that_the_reference_changes_are_valid_before_the_f
             assert 0 <= int(places.min()) <= int(places.max()) < 16, party
     finally:
         bed.close()
+
+
+IN_A_DOMAIN = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        assert bool((x >= 0).all() & (x <= 1).all()), "probabilities"
+        return torch.sqrt(x), (x > 0.5).sum(-1)
+def get_inputs():
+    return [torch.rand(64, 32).round(decimals=2).clamp(min=0.01)]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture
+def in_a_domain(tmp_path: Path) -> Iterator[Bed]:
+    file = tmp_path / "reference.py"
+    file.write_text(IN_A_DOMAIN)
+    found = make(catalog.find(str(file)), Workload("full", {}))
+    yield found
+    found.close()
+
+
+def test_no_call_gets_inputs_on_which_the_reference_raises(in_a_domain: Bed) -> None:
+    """Of some kinds it bears one draw and not the next: the whole problem was refused then."""
+    assert in_a_domain.calibration.fails_on_some
+    assert "negated" not in in_a_domain.calibration.distributions
+    in_a_domain.draw(0, "negated")  # as if calibration had found it usable in one draw
+    in_a_domain.release(0)
+    (x,) = inputs(in_a_domain, 0)
+    assert bool((x >= 0).all())
+    assert len(in_a_domain.expected(0)) == 2
+
+
+def test_inputs_close_by_may_leave_the_domain_of_the_reference(in_a_domain: Bed) -> None:
+    reference = in_a_domain.reference
+    inputs = (torch.ones(64, 32),)
+    case = Case(reference.model(0), lambda: inputs, reference.exact(reference.model(0), inputs).outputs)
+    asked = ReferenceOnCase(reference, case)
+    assert asked.rounded_inputs().rel_fro >= 0
+    assert asked.undecided(1.0)[1] is not None

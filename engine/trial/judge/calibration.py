@@ -79,6 +79,8 @@ class Calibration:
     several: str = ""
     """The inputs on which the format's checker accepted two outputs that differ by more than rounding (``several_right``), if
     there are any. Then the checker decides where an output differs from float64's, on every call."""
+    fails_on_some: bool = False
+    """Whether the reference raised an exception on some perturbed inputs. Others of the same kind may be such, too."""
 
     @property
     def float64_tells(self) -> bool:
@@ -110,14 +112,15 @@ def calibrate(reference: Reference, tolerance: str, main: Calibration | None = N
 
 def keep_calibration(reference: Reference, found: Calibration) -> KeptCalibration:
     """A calibration as it is cached."""
-    return KeptCalibration(found.policy.classes, found.notes, not reference.constants, found.several)
+    return KeptCalibration(found.policy.classes, found.notes, not reference.constants, found.several, found.fails_on_some)
 
 
 def restore(reference: Reference, tolerance: str, kept: KeptCalibration) -> Calibration:
     """The calibration that was cached. Raises ProblemError for an unknown tolerance."""
     if kept.keeps_constants:
         reference.keep_constants()
-    return Calibration(_policy(reference, tolerance, kept.classes), tuple(kept.classes), kept.notes, kept.several)
+    policy = _policy(reference, tolerance, kept.classes)
+    return Calibration(policy, tuple(kept.classes), kept.notes, kept.several, kept.fails_on_some)
 
 
 @dataclass(slots=True)
@@ -147,15 +150,16 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
     allowed = allowed_class(policy, default)
     against_float64 = isinstance(policy, ClassPolicy)
     several = found.several if against_float64 else ""
+    fails = main is not None and main.fails_on_some
     if main is None and against_float64 and not (several and policy.limit(OWN).rel_fro > HOPELESS):
         chosen = _affordable(candidates(reference), found)
-        perturbed, several = _perturbed_errors(reference, allowed, dtype, own, chosen, several)
+        perturbed, several, fails = _perturbed_errors(reference, allowed, dtype, own, chosen, several)
         classes |= perturbed
     if several:
         notes.append(_decided_by(reference, several))
     # The reference's notes are complete only after it was called.
     distinct_notes = tuple(dict.fromkeys((*reference.notes, *notes)))
-    return Calibration(_policy(reference, tolerance, classes), tuple(classes), distinct_notes, several)
+    return Calibration(_policy(reference, tolerance, classes), tuple(classes), distinct_notes, several, fails)
 
 
 def _policy(reference: Reference, tolerance: str, classes: Mapping[str, Mapping[str, RelativeErrors]]) -> Policy:
@@ -262,51 +266,66 @@ def _least_errors(reference: Reference) -> RelativeErrors:
 def _perturbed_errors(
     reference: Reference, allowed: PrecisionClass, dtype: torch.dtype, own: Mapping[str, RelativeErrors], names: Sequence[str],
     several: str,
-) -> tuple[dict[str, dict[str, RelativeErrors]], str]:  # fmt: skip
+) -> tuple[dict[str, dict[str, RelativeErrors]], str, bool]:  # fmt: skip
     """Errors on perturbed inputs, for the distributions that discriminate. Never below those on the problem's own inputs.
 
     Also the distribution on which several outputs were found to be right, if any: rank-deficient inputs are tried repeatedly.
-    ``several``: the one on which they were found before; then none is sought.
+    ``several``: the one on which they were found before; then none is sought. And whether the reference failed on some.
 
     (On inputs scaled down until only a bias is left, a library that adds it last is nearly exact; another order of summation is
     not.)
     """
     found: dict[str, dict[str, RelativeErrors]] = {}
+    fails = False
     dtypes = output_dtypes(reference)
     wanted = tuple(dict.fromkeys((PrecisionClass.FP32, allowed)))
     for name in names:
         if INSTEAD_OF.get(name) in found:
             continue
-        errors, both_right = _perturbed_case(reference, name, wanted, seeks_several=not several)
-        several = several or (name if both_right else "")
-        if allowed.value in errors and error_limit(allowed, errors, dtype).rel_fro <= HOPELESS:
+        case = _perturbed_case(reference, name, wanted, seeks_several=not several)
+        several, fails = several or (name if case.several_right else ""), fails or case.failed
+        if allowed.value in case.errors and error_limit(allowed, case.errors, dtype).rel_fro <= HOPELESS:
             found[name] = {
-                known: with_more_room(here, dtypes, name).wider(own.get(known, here)) for known, here in errors.items()
+                known: with_more_room(here, dtypes, name).wider(own.get(known, here)) for known, here in case.errors.items()
             }
     tries = _RANK_DEFICIENT if decides(reference) and len(names) > _LEAST_PERTURBED else 0
     for _ in range(tries):
         if several:
             break
-        several = ZERO_SLICES if _perturbed_case(reference, ZERO_SLICES, wanted, seeks_several=True)[1] else ""
-    return with_common_limits(found, dtypes), several
+        case = _perturbed_case(reference, ZERO_SLICES, wanted, seeks_several=True)
+        several = ZERO_SLICES if case.several_right else ""
+    return with_common_limits(found, dtypes), several, fails
+
+
+@dataclass(frozen=True, slots=True)
+class _PerturbedCase:
+    """What the reference shows on one case of perturbed inputs."""
+
+    errors: Mapping[str, RelativeErrors] = field(default_factory=dict)
+    """By class; none where the case says nothing."""
+    several_right: bool = False
+    """Whether it shows several right outputs, if these are sought."""
+    failed: bool = False
+    """Whether the reference raised an exception."""
 
 
 def _perturbed_case(
     reference: Reference, name: str, wanted: tuple[PrecisionClass, ...], *, seeks_several: bool
-) -> tuple[Mapping[str, RelativeErrors], bool]:
-    """The errors on one case, none where the reference fails; and whether it shows several right outputs, if sought."""
+) -> _PerturbedCase:
+    """One case, which says nothing where the reference fails."""
     try:
         case = make_case(reference, name)
         if name == UNEQUAL and not _has_usual_shapes(reference, case):
-            return {}, False
+            return _PerturbedCase()
         if undefined_writes(reference, case):
-            return {}, False
+            return _PerturbedCase()
         errors = class_errors(reference, case, wanted)
         last = wanted[-1].value
         called = functools.partial(reference.call, case.model, case.inputs)
-        return errors, seeks_several and last in errors and several_right(reference, case, errors[last], called)
+        several = seeks_several and last in errors and several_right(reference, case, errors[last], called)
+        return _PerturbedCase(errors, several)
     except ProblemError:
-        return {}, False
+        return _PerturbedCase(failed=True)
 
 
 def _has_usual_shapes(reference: Reference, case: Case) -> bool:

@@ -133,7 +133,21 @@ def _exact_close_by(reference: Reference, case: Case, count: int) -> Iterator[Se
     for _ in range(count):
         with seeded(fresh_seed(), reference.device):
             close = nudged(case.inputs, BY_CHANCE)
-        yield reference.exact(case.model, close).outputs
+        yield from _exact_if_any(reference, case, close)
+
+
+def _exact_if_any(reference: Reference, case: Case, close: tuple[object, ...]) -> Iterator[Sequence[torch.Tensor]]:
+    """The float64 outputs on inputs close to the case's; none where the reference fails on them: they may leave its domain.
+
+    Raises ProblemError where memory runs out: another memory plan is tried then.
+    """
+    try:
+        outputs = reference.exact(case.model, close).outputs
+    except ProblemError as error:
+        if is_out_of_memory(error.__cause__ or error):
+            raise
+        return
+    yield outputs
 
 
 def _errors_on(reference: Reference, case: Case, outputs: Sequence[torch.Tensor]) -> RelativeErrors | None:
@@ -184,8 +198,8 @@ class ReferenceOnCase:
         """How far the output moves where the inputs move by up to four units in the last place of ``dtype`` (the outputs')."""
         with seeded(fresh_seed(), self.reference.device):
             close = nudged(self.case.inputs, BY_CHANCE, dtype or output_dtype(self.reference))
-        moved = self.reference.exact(self.case.model, close).outputs
-        return _errors_on(self.reference, self.case, moved) or RelativeErrors(0.0, 0.0)
+        moved = next(_exact_if_any(self.reference, self.case, close), None)
+        return (moved and _errors_on(self.reference, self.case, moved)) or RelativeErrors(0.0, 0.0)
 
     def _errors_in(self, computed: _Computed) -> Iterator[RelativeErrors]:
         for outputs in self._outputs(computed):
@@ -268,7 +282,7 @@ class ReferenceOnCase:
         """The reference's outputs in its own arithmetic, in float64 on inputs moved in the last places, and in plain loops."""
         yield self.reference.call(self.case.model, self.case.inputs)
         for way in (UP, DOWN):
-            yield self.reference.exact(self.case.model, nudged(self.case.inputs, way)).outputs
+            yield from _exact_if_any(self.reference, self.case, nudged(self.case.inputs, way))
         yield from _exact_close_by(self.reference, self.case, _NUDGES)
         yield from self._outputs(sums.in_loops)
 
@@ -337,7 +351,7 @@ def _in_float64_on_nudged_inputs(reference: Reference, case: Case) -> Iterator[S
     with seeded(fresh_seed(), reference.device):
         moved = [nudged(case.inputs, way, torch.float64) for way in (UP, DOWN, BY_CHANCE)]
     for inputs in moved:
-        yield reference.exact(case.model, inputs).outputs
+        yield from _exact_if_any(reference, case, inputs)
 
 
 def _whole_model_in(reference: Reference, case: Case, dtype: torch.dtype) -> Sequence[torch.Tensor] | None:

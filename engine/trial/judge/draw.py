@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import nn
 
 from engine.domain.errors import ProblemError
 from engine.problem.reference import Reference
+from engine.trial.judge.cases import fresh_seed
 from engine.trial.judge.perturbations import OWN, perturb
 from engine.trial.judge.swaps import with_swaps
+
+_TRIES = 4
+"""Draws of one distribution of which the reference may fail on all. Then the problem's own inputs are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,18 @@ class Draw:
             given, self.distribution, self.perturbation_seed, partly=self.partly, compared=reference.compared_numbers()
         )
         return with_swaps(perturbed, self.swaps)
+
+
+def draws(distribution: str, *, partly: bool) -> Iterator[Draw]:
+    """Draws from fresh secret seeds, one after the other, for a reference that may fail on some: the last is its own inputs.
+
+    ``partly``: in the first one some of the inputs stay as the problem draws them.
+    """
+    if partly:
+        yield Draw(fresh_seed(), fresh_seed(), distribution, partly)
+    for _ in range(_TRIES):
+        yield Draw(fresh_seed(), fresh_seed(), distribution)
+    yield Draw(fresh_seed(), fresh_seed())
 
 
 def has_outputs(reference: Reference, model: nn.Module, inputs: tuple[object, ...]) -> bool:

@@ -42,6 +42,8 @@ class KeptCalibration:
     """Whether the reference fails with other constant parameters."""
     several: str = ""
     """As in ``calibration.Calibration``."""
+    fails_on_some: bool = False
+    """As there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from engine.trial.judge.blocks import as_integers
 from engine.trial.judge.calibration import Calibration
 from engine.trial.judge.cases import Case, ReferenceOnCase, draws_alike, fresh_seed, output_names
 from engine.trial.judge.comparison import NO_ERROR
-from engine.trial.judge.draw import Draw, has_outputs
+from engine.trial.judge.draw import Draw, draws, has_outputs
 from engine.trial.judge.format_check import format_verdict, ruling_of_several
 from engine.trial.judge.guards import PATTERN, Guards
 from engine.trial.judge.mismatch_tally import evidence, unwritten
@@ -164,15 +164,16 @@ class TestBed:
     def draw(self, slot: int, distribution: str = OWN, *, partly: bool = False) -> None:
         """Inputs for ``slot`` from a fresh secret seed, in the judge's own memory: drawn now, or when they are needed.
 
-        ``partly``: only some of the inputs are perturbed, if there are several and the reference does not fail on these.
+        ``partly``: only some of the inputs are perturbed, if there are several. Where the reference may fail, it is tried.
         """
         some = partly and can_change_some(self.signature.operands, distribution)
-        self._drawn[slot], self._held[slot] = Draw(fresh_seed(), fresh_seed(), distribution, some), None
-        if self._keeps_inputs or some:
-            self._hold(slot)
-        if some and not has_outputs(self.reference, self.draw_weights(), self._given(slot)):
-            return self.draw(slot, distribution)
-        return self.let_go(slot)
+        for draw in draws(distribution, partly=some):
+            tried = draw.distribution != OWN and (some or self.calibration.fails_on_some)
+            self._drawn[slot], self._held[slot] = draw, None
+            given = self._hold(slot) if self._keeps_inputs or tried else ()
+            if not tried or has_outputs(self.reference, self.draw_weights(), given):
+                break
+        self.let_go(slot)
 
     def _given(self, slot: int) -> tuple[object, ...]:
         """The inputs of ``slot``, drawn again if they are not held."""
