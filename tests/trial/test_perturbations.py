@@ -200,6 +200,61 @@ def test_thresholds_are_met_alike_for_the_same_seed() -> None:
         assert set(changed.tolist()) == {0.5, -0.5}
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("name", "high", "low"), [("rising ends", -1, 0), ("falling ends", 0, -1)])
+def test_the_ends_of_every_line_are_its_extremes(name: str, high: int, low: int, dtype: torch.dtype) -> None:
+    given = torch.randn(4, 5, 1, 60).to(dtype)
+    (bent,) = perturb((given,), name)
+    assert isinstance(bent, torch.Tensor)
+    for dim in (0, 1, 3):
+        others = bent.narrow(dim, 1 + low, bent.shape[dim] - 1)
+        assert bool((bent.select(dim, low) < others.amin(dim)).all())
+        others = bent.narrow(dim, 1 + high, bent.shape[dim] - 1)
+        assert bool((bent.select(dim, high) > others.amax(dim)).all())
+    flat = bent.flatten()
+    assert int(flat.argmax()) == high % len(flat)
+    assert int(flat.argmin()) == low % len(flat)
+
+
+@pytest.mark.parametrize(("name", "high", "low"), [("rising ends", -1, 0), ("falling ends", 0, -1)])
+def test_ends_stay_positive_where_all_numbers_are(name: str, high: int, low: int) -> None:
+    (bent,) = perturb((torch.rand(4, 60) + 0.1,), name)
+    assert isinstance(bent, torch.Tensor)
+    inner = bent[1:-1]
+    assert float(bent.amin()) > 0
+    assert bool((inner.argmin(1) == low % 60).all())
+    assert bool((inner.argmax(1) == high % 60).all())
+    assert int(bent.flatten().argmin()) == low % bent.numel()
+
+
+@pytest.mark.parametrize("reduction", ["amax(1)", "amin(1)", "argmax(1)", "argmin(1)", "amax(0)", "amin(0)", "max()", "min()"])
+def test_an_extreme_that_misses_an_end_is_refused(tmp_path: Path, reduction: str) -> None:
+    (tmp_path / "reference.py").write_text(
+        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n"
+        f"        return x.{reduction}\ndef get_inputs():\n    return [torch.randn(8, 999)]\ndef get_init_inputs():\n"
+        "    return []\n"
+    )
+    problem = catalog.find(str(tmp_path))
+    reference = Reference(problem, problem.workloads[0])
+    calibration = calibrate(reference, "class")
+    method, _, dim = reduction.removesuffix(")").partition("(")
+    given = [int(dim)] if dim else []
+
+    def refused(kernel: Callable[[torch.Tensor], torch.Tensor]) -> bool:
+        for name in ("rising ends", "falling ends"):
+            assert name in calibration.distributions
+            case = make_case(reference, name)
+            outputs = [kernel(*case.inputs)]  # type: ignore[arg-type]
+            if not calibration.policy.rule(outputs, case.expected, ["out"], name, ReferenceOnCase(reference, case)).passed:
+                return True
+        return False
+
+    along = 0 if dim == "0" else 1
+    assert not refused(lambda x: getattr(x, method)(*given))
+    for start in (0, 1):
+        assert refused(lambda x, start=start: getattr(x.narrow(along, start, x.shape[along] - 1), method)(*given) + 0)
+
+
 def test_few_outliers_evade_sampling() -> None:
     (bent,) = perturb((torch.ones(100, 1000),), "few")
     assert isinstance(bent, torch.Tensor)

@@ -54,6 +54,7 @@ PERTURBED: Mapping[str, str] = {
     "denormals": "", "shifted": "a constant added", "lowered": "a constant subtracted",
     "raised": "a large constant added", "sunk": "a large constant subtracted",
     "edges": "large values at both ends of a dimension", "edges x5": "larger values at both ends of a dimension",
+    "rising ends": "the first place of each dimension smallest, the last largest", "falling ends": "the reverse",
     "near one": "",
     "alternating": "signs alternate",
     "blocks": "blocks of random sign and size", "spiked": "some elements larger", "outliers": "some elements far larger",

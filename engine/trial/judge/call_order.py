@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from engine.trial.judge.perturbations import EDGES, NEARER_EDGES, OWN, SPARSE
+from engine.trial.judge.perturbations import AT_ENDS, OWN, SPARSE
 
 
 class CallOrder:
@@ -41,11 +41,11 @@ class PerturbedCheck:
 def first_checks(rng: random.Random, distributions: Sequence[str]) -> list[PerturbedCheck]:
     """Each distribution once in random order, a third of them on some of the inputs, and these again on all.
 
-    Those that change a few elements, or the ends of one dimension, are checked on all and on some. One of the former comes
+    Those that change a few elements, or the ends of dimensions, are checked on all and on some. One of the former comes
     first, behind calls on the problem's own inputs: a kernel that is careful for some calls after it has seen perturbed inputs
     is not yet careful there.
     """
-    twice = [name for name in distributions if name in (*SPARSE, EDGES, NEARER_EDGES)]
+    twice = [name for name in distributions if name in (*SPARSE, *AT_ENDS)]
     checks = [PerturbedCheck(name, partly) for name in twice for partly in (False, True)]
     others = [PerturbedCheck(name, rng.random() < _PARTLY) for name in distributions if name not in twice]
     checks += [*others, *(PerturbedCheck(one.distribution, partly=False, optional=True) for one in others if one.partly)]

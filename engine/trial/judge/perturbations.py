@@ -17,7 +17,7 @@ import torch
 
 from engine.domain.model import Operand, Role
 from engine.problem.values import map_arguments, tensors
-from engine.trial.judge import copied_rows, equal_numbers, graded, structure
+from engine.trial.judge import copied_rows, ends, equal_numbers, graded, structure
 from engine.trial.judge.blocks import in_blocks
 from engine.trial.judge.replaced_elements import Change, largest, meeting, with_denormals, with_ones, with_zeros
 
@@ -196,6 +196,7 @@ def _with_nans(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
 
 
 EDGES, NEARER_EDGES = "edges", "edges x5"
+RISING_ENDS, FALLING_ENDS = "rising ends", "falling ends"
 FEW, FEW_X30, FEW_X5 = "few", "few x30", "few x5"
 FEW_ZEROS, FEW_ONES = "few zeros", "few ones"
 NEAR_ONE = "near one"
@@ -216,6 +217,8 @@ PERTURBATIONS: dict[str, Change] = {
     "sunk": _shifted(-1000.0),
     EDGES: _at_edges,
     NEARER_EDGES: _at_edges_by_largest,
+    RISING_ENDS: ends.apart(rising=True),
+    FALLING_ENDS: ends.apart(rising=False),
     NEAR_ONE: _near_one,
     "alternating": _alternating,
     "blocks": _in_blocks,
@@ -249,6 +252,8 @@ INSTEAD_OF = {NEARER_EDGES: EDGES, FEW_X30: FEW}
 exponential bears ``FEW`` depends on the three elements."""
 SPARSE = (FEW, FEW_X30, FEW_X5)
 """Distributions of large numbers that a kernel does not find by sampling."""
+AT_ENDS = (EDGES, NEARER_EDGES, RISING_ENDS, FALLING_ENDS)
+"""Distributions that change the ends of dimensions: they show a loop that misses one."""
 WIDE_ONLY = ("raised", "sunk", EDGES, "outliers", FEW)
 """Not for half precision: 1000 + x loses x, and 1000² overflows."""
 NOT_FOR_HALF = (*WIDE_ONLY, NEAR_ONE)

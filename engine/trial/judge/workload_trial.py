@@ -30,7 +30,7 @@ from engine.trial.judge.known_calibrations import KnownCalibrations, shape_text
 from engine.trial.judge.measurement import MeasurementReport
 from engine.trial.judge.memory_room import needs_of, release_unused
 from engine.trial.judge.mismatch_tally import on_holdout
-from engine.trial.judge.perturbations import EDGES, NEARER_EDGES, OWN
+from engine.trial.judge.perturbations import AT_ENDS, OWN
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.sustained_times import SustainedPair
 from engine.trial.judge.sustained_workload import SustainedWorkload
@@ -49,7 +49,7 @@ _OWN_S = 10.0
 _HOLDOUT_TRIALS = 2
 """Calls on the problem's own inputs on each hold-out shape."""
 _HOLDOUT_OTHERS = 2
-"""Perturbed distributions on each hold-out shape, besides raised edges."""
+"""Perturbed distributions on each hold-out shape, besides those at the ends of dimensions."""
 _HOLDOUT_S = 5.0
 """After so many seconds no further call on perturbed inputs is made on a hold-out shape."""
 _SCREEN_SAMPLES = 6
@@ -333,12 +333,12 @@ class WorkloadTrial:
         return f"{done}, specialised" if candidate.specialised else done
 
     def _perturb_holdout(self, bed: TestBed, runner: RunnerClient) -> None:
-        """Calls on raised edges, since where a loop ends depends on the shape, and on a few other kinds drawn at random."""
-        edges = [name for name in (EDGES, NEARER_EDGES) if name in bed.calibration.distributions]
-        others = [name for name in bed.calibration.distributions if name not in (OWN, *edges)]
+        """Calls on changed ends, since where a loop ends depends on the shape, and on a few other kinds drawn at random."""
+        ends = [name for name in AT_ENDS if name in bed.calibration.distributions]
+        others = [name for name in bed.calibration.distributions if name not in (OWN, *ends)]
         drawn = self._tools.setup.rng.sample(others, min(_HOLDOUT_OTHERS, len(others)))
         began, tally = time.monotonic(), CheckTally()
-        for distribution in (*edges, *drawn):
+        for distribution in (*ends, *drawn):
             if time.monotonic() - began > _HOLDOUT_S:
                 break
             bed.refill(0, distribution, partly=self._tools.setup.rng.random() < 0.5)
