@@ -64,6 +64,19 @@ def _is_integer_pow(func: Any, args: Sequence[object]) -> bool:
     return isinstance(exponent, int | float) and exponent >= 0 and float(exponent).is_integer()
 
 
+_ISNAN = "isnan"
+"""The name of a comparison of a tensor with itself, which is also a part of ``isfinite``."""
+
+
+def operator_name(func: Any, args: Sequence[object]) -> str:
+    """The name of an operator as ``OperationCounter.operators`` has it."""
+    if _is_integer_pow(func, args):
+        return _INTEGER_POW
+    if func in (torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Tensor) and args[0] is args[1]:
+        return _ISNAN
+    return str(func._overloadpacket.__name__)
+
+
 class OperationCounter(OperatorMode):  # type: ignore[no-untyped-call]
     """Counts the operators that run within: ``operators`` and ``families`` seen, and ``operations`` by (family, unit).
 
@@ -82,7 +95,7 @@ class OperationCounter(OperatorMode):  # type: ignore[no-untyped-call]
         out = func(*args, **given)
         packet = func._overloadpacket
         name = family(packet.__name__)
-        self.operators.add(_INTEGER_POW if _is_integer_pow(func, args) else packet.__name__)
+        self.operators.add(operator_name(func, args))
         self.families.add(name)
         if (number := compared_number(func, args, given)) is not None:
             self.compared_numbers.add(number)

@@ -44,6 +44,10 @@ def test_arithmetic_defines_the_answer_where_operators_only_add_and_multiply(ope
         ("exp sum pow integer_pow", {INFINITIES: True, NANS: True, OWN: True}),
         ("relu pow", {INFINITIES: True, NANS: False, OWN: True}),
         ("ne mul all bitwise_not", {INFINITIES: True, NANS: True, OWN: True}),
+        ("nan_to_num exp", {INFINITIES: False, NANS: True, OWN: True}),
+        ("nansum div", {INFINITIES: True, NANS: True, OWN: True}),
+        ("isnan where sum", {INFINITIES: True, NANS: True, OWN: True}),
+        ("where sum", {INFINITIES: True, NANS: False, OWN: True}),
         ("gt all", {INFINITIES: True, NANS: False, OWN: True}),
         ("embedding", {INFINITIES: False, NANS: False, OWN: True}),
     ],
@@ -97,3 +101,43 @@ def test_a_kernel_that_never_looks_for_infinities_is_wrong(
 
     assert passed(honest)
     assert not passed(slip)
+
+
+@pytest.mark.parametrize(
+    ("forward", "honest", "slip"),
+    [
+        ("torch.nan_to_num(x).mul(2).softmax(1)", None, lambda x: (2 * x).softmax(1)),
+        ("torch.nan_to_num(x).sum(1)", None, lambda x: torch.nan_to_num(x, 1.0).sum(1)),
+        ("torch.nansum(x, 1)", lambda x: torch.where(torch.isnan(x), 0, x).sum(1), lambda x: x.sum(1)),
+        ("torch.nanmean(x, 1)", None, lambda x: x.nansum(1) / x.shape[1]),
+        ("torch.where(torch.isfinite(x), x, 0.0).sum(1)", None, lambda x: x.sum(1)),
+        ("(x.sum(1), x.masked_fill(x != x, 0.0).sum(1))", None, lambda x: (x.sum(1), x.sum(1))),
+    ],
+)
+def test_a_kernel_that_forgets_what_nan_means_is_wrong(
+    tmp_path: Path, forward: str, honest: Callable[[Tensor], object] | None, slip: Callable[[Tensor], object]
+) -> None:
+    """They passed without a caveat: NaN was tried on no reference that replaces it."""
+    right, wrong = _on_nan(tmp_path, forward, honest), _on_nan(tmp_path, forward, slip)
+    assert right == (True, "")
+    assert not wrong[0]
+
+
+def test_nan_that_a_reference_makes_itself_is_another_matter(tmp_path: Path) -> None:
+    passed, caveat = _on_nan(tmp_path, "torch.nan_to_num((x - 1).softmax(1))", lambda x: (x - 1).softmax(1))
+    assert passed
+    assert "NaN" in caveat
+
+
+def _on_nan(folder: Path, forward: str, kernel: Callable[[Tensor], object] | None) -> tuple[bool, str]:
+    """Whether a kernel, or the reference as it is, passes on NaN, and with which caveat."""
+    file = folder / "reference.py"
+    file.write_text(MODEL.format(forward))
+    reference = Reference(catalog.find(str(file)), Workload("full", {}))
+    calibration = calibrate(reference, "class")
+    assert NANS in calibration.distributions
+    case = make_case(reference, NANS)
+    outputs = list(tensors(kernel(*case.inputs))) if kernel else list(reference.call(case.model, case.inputs))  # type: ignore[arg-type]
+    asked = ReferenceOnCase(reference, case)
+    found = calibration.policy.rule(outputs, case.expected, output_names(reference), NANS, asked)
+    return found.passed, found.caveat

@@ -253,6 +253,14 @@ class ReferenceOnCase:
             for mask, a, b, right in zip(masks, one, other, self.case.expected, strict=True)
         )
 
+    def replaces_nan(self) -> bool:
+        """Whether the reference replaces NaN among its inputs, leaves it out, or looks for it."""
+        inputs = self.case.inputs
+        tests = special_values.NanTests(inputs)
+        with tests:
+            self.reference.call(self.case.model, inputs)
+        return tests.found
+
     def undecided(self, most: float) -> list[SeenRange | None]:
         """The values of integers in runs close by, for the outputs that hold any: in the reference's own arithmetic, in float64
         when the inputs move by a few units in the last place (up, down or at random), and with sums in plain loops.

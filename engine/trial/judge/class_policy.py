@@ -26,7 +26,7 @@ from engine.trial.judge.comparison import (
     rounding_errors,
     worst_of,
 )
-from engine.trial.judge.perturbations import OWN, SPECIAL, ZERO_SLICES
+from engine.trial.judge.perturbations import NANS, OWN, SPECIAL, ZERO_SLICES
 from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.tolerance import (
     HOPELESS,
@@ -277,7 +277,7 @@ class ClassPolicy:
         distribution: str,
         case_reference: CaseReference,
     ) -> CheckResult:
-        """Outputs on infinite or NaN inputs: a failure where arithmetic defines them, else a caveat."""
+        """Outputs on infinite or NaN inputs: a failure where the reference defines them, else a caveat."""
         found = special_values.compare_special(outputs, expected)
         real = [real_parts(*pair) for pair in zip(outputs, expected, strict=True) if not compared_exactly(pair[0])]
         errors = worst_of(finite_errors(mine, right) for mine, right in real)
@@ -289,6 +289,10 @@ class ClassPolicy:
             count = sum(int(mask.sum()) for mask in found.hidden)
             how = "differ from the reference's" if outputs[0].dtype == torch.bool else "are finite where the reference is not"
             flaw = f"{names[0]}: {count} of {found.count} elements {how}"
+            return CheckResult(Errors(math.inf, math.inf, math.inf, flaw), passed=False)
+        if distribution == NANS and (found.exposed or wrong) and case_reference.replaces_nan():
+            how = f"{found.exposed} of {found.count} elements are not finite" if found.exposed else "finite elements are wrong"
+            flaw = f"{names[0]}: {how} where the reference replaces NaN"
             return CheckResult(Errors(math.inf, math.inf, math.inf, flaw), passed=False)
         what = f"{found.different} of {found.count}" if found.different else "finite"
         return CheckResult(NO_ERROR, True, f"inputs with {distribution}: {what} elements differ from the reference's")

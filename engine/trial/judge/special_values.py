@@ -4,18 +4,22 @@ Arithmetic defines it where the reference only adds and multiplies, at outputs t
 returns a finite number there does not read them. 0 × ∞ is no dependency (``diag(A) @ B`` is a scaling of rows), and ∞ − ∞
 depends on the order of summation, so any non-finite number will do. Elsewhere honest kernels of the field differ from PyTorch:
 ``fmaxf(x, 0)`` drops a NaN, and the usual vector exponential clamps its argument. Such differences are caveats, not failures.
-Booleans are defined where the reference only computes so and tests for equality, as ``isfinite`` does. Other integers are left
-out: converting an infinity to one is undefined.
+Where the reference replaces NaN among its inputs or leaves it out (``nan_to_num``, ``nansum``, ``isnan``), what is finite there
+must be right. Booleans are defined where the reference only computes so and tests for equality, as ``isfinite`` does. Other
+integers are left out: converting an infinity to one is undefined.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from engine.problem.values import comparable
+from engine.problem.operation_count import operator_name
+from engine.problem.operator_mode import OperatorMode
+from engine.problem.values import comparable, storage, tensors
 from engine.trial.judge.blocks import in_blocks, read_numbers
 from engine.trial.judge.perturbations import INFINITIES, NANS, SPECIAL
 
@@ -52,6 +56,11 @@ _TESTING = frozenset(
 )
 """Operators that say whether elements are finite, equal or not a number, and combine the answers: with NaN too."""
 
+_REPLACING = frozenset("nan_to_num nansum isnan".split())
+"""Operators that replace NaN, leave it out, or find it."""
+_BY_MASK = frozenset("where masked_fill".split())
+"""Operators that choose by a mask."""
+
 
 def is_usable(distribution: str, operators: frozenset[str]) -> bool:
     """Whether a reference with these operators may be tried on the distribution.
@@ -60,7 +69,8 @@ def is_usable(distribution: str, operators: frozenset[str]) -> bool:
     """
     plain = {name.rstrip("_") for name in operators}
     smooth = _ARITHMETIC | _SMOOTH | _TESTING
-    known = {INFINITIES: smooth | _SELECTING, NANS: smooth}
+    replacing = _REPLACING | _BY_MASK if plain & _REPLACING else frozenset()
+    known = {INFINITIES: smooth | _SELECTING | {"nansum"}, NANS: smooth | replacing}
     return distribution not in SPECIAL or plain <= known[distribution]
 
 
@@ -74,12 +84,32 @@ def only_computes_and_tests(operators: frozenset[str]) -> bool:
     return {name.rstrip("_") for name in operators} <= _ARITHMETIC | _TESTING
 
 
+class NanTests(OperatorMode):  # type: ignore[no-untyped-call]
+    """Whether a reference replaces NaN among its inputs, leaves it out or looks for it: it then says what a kernel must return.
+
+    What it does with NaN that it has computed is another matter: a softmax of a row that a mask leaves empty is NaN.
+    """
+
+    def __init__(self, inputs: tuple[object, ...]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._inputs = {storage(tensor) for tensor in tensors(list(inputs))}
+        self.found = False
+
+    def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
+        replaces = operator_name(func, args).rstrip("_") in _REPLACING
+        if replaces and args and isinstance(args[0], torch.Tensor) and storage(args[0]) in self._inputs:
+            self.found = True
+        return func(*args, **given)
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One set of outputs on special inputs, compared with the reference's where either is not finite."""
 
     hidden: Sequence[torch.Tensor]
     """Flat masks of the elements that are finite, and not in the reference; of the booleans that differ."""
+    exposed: int
+    """Elements that are not finite where the reference's are."""
     different: int
     """Elements with another NaN or infinity than the reference, or another boolean."""
     count: int
@@ -88,7 +118,7 @@ class Comparison:
 def compare_special(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> Comparison:
     """Where outputs differ that are not finite in both, and where booleans do; integers are left out."""
     hidden = []
-    different = count = 0
+    different = count = exposed = 0
     for output, right in zip(outputs, expected, strict=True):
         mask = torch.zeros(output.numel(), dtype=torch.bool, device=output.device)
         hidden.append(mask)
@@ -100,13 +130,16 @@ def compare_special(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Te
             continue
         count += output.numel()
         counts: list[torch.Tensor] = []
+        shown: list[torch.Tensor] = []
         for (mine, theirs), (here,) in zip(in_blocks(comparable(output), right), in_blocks(mask), strict=True):
             finite, right_finite = torch.isfinite(mine), torch.isfinite(theirs)
             here.copy_(finite & ~right_finite)
             same = (mine.double() == theirs.double()) | (mine.isnan() & theirs.isnan()) | (finite & right_finite)
             counts.append((~same).sum())
+            shown.append((~finite & right_finite).sum())
+        exposed += int(sum(read_numbers(shown)))
         different += int(sum(read_numbers(counts)))
-    return Comparison(hidden, different, count)
+    return Comparison(hidden, exposed, different, count)
 
 
 def replaced(tensor: torch.Tensor, by: float) -> torch.Tensor:

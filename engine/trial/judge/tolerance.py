@@ -109,6 +109,9 @@ class CaseReference(Protocol):
     def defined(self, masks: Sequence[torch.Tensor]) -> bool:
         """Whether arithmetic on special inputs decides any of the masked elements."""
 
+    def replaces_nan(self) -> bool:
+        """Whether the reference says what NaN among its inputs means."""
+
 
 class WholeCase(CaseReference, Protocol):
     """The reference on the judged case, for all outputs."""
