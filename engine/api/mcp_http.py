@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 HOST = "127.0.0.1"
 PATH = "/mcp"
 _GRACE_SECONDS = 3
-"""How long an end waits for requests: a client that never sends the rest of one would keep the server for ever."""
+"""How long an end waits for requests: a client that never sends the rest of one would keep the server indefinitely."""
 _NO_TOKEN = b"send the header Authorization: Bearer TOKEN, with the token that espalier mcp --http prints or was given\n"
 _HOSTS = ("127.0.0.1", "localhost")
 
