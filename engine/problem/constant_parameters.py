@@ -309,62 +309,74 @@ def varied_constants(
     ``copy.deepcopy`` makes them: a module that prepares its weights in the constructor prepares the parted ones. Yields a
     function that does the same to what a finished model still holds. Random generators are left unchanged.
     """
-
     variation = _Variation(seed, constants, device, alike)
-    vary = variation.vary
-
-    def after(original: Any) -> Any:
-        """Varies the tensor that a function of ``nn.init`` has filled."""
-
-        def filled(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            found = original(tensor, *args, **kwargs)
-            vary(tensor)
-            return found
-
-        return filled
-
-    def registered(original: Any) -> Any:
-        def register(module: nn.Module, name: str, value: Tensor | None, *args: Any, **kwargs: Any) -> Any:
-            vary(value, module, name)
-            found = original(module, name, value, *args, **kwargs)
-            variation.vary_norms(module)
-            return found
-
-        return register
-
-    def reset(module: _NormBase) -> None:
-        before(module)
-        if module.track_running_stats:
-            vary(module.running_mean)
-            vary(module.running_var)
-
-    def copying(original: Any) -> Any:
-        def copied(tensor: Tensor, memo: dict[int, Any]) -> Any:
-            is_known = id(tensor) in memo
-            found = original(tensor, memo)
-            if not is_known:
-                variation.part(found, tensor)
-            return found
-
-        return copied
-
-    before = _NormBase.reset_running_stats
-    places: list[tuple[Any, str, Any]] = [
-        (nn.init, "_no_grad_fill_", after(nn.init._no_grad_fill_)),
-        (nn.init, "_no_grad_zero_", after(nn.init._no_grad_zero_)),
-        (nn.init, "eye_", after(nn.init.eye_)),
-        (nn.init, "dirac_", after(nn.init.dirac_)),
-        (nn.Module, "register_parameter", registered(nn.Module.register_parameter)),
-        (nn.Module, "register_buffer", registered(nn.Module.register_buffer)),
-        (_NormBase, "reset_running_stats", reset),
-        (nn.Parameter, "__deepcopy__", copying(nn.Parameter.__deepcopy__)),
-        (Tensor, "__deepcopy__", copying(Tensor.__deepcopy__)),
-    ]
-    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
+    originals = [(owner, name, getattr(owner, name), varying) for owner, name, varying in _CONSTRUCTING]
     try:
-        for owner, name, changed in places:
-            setattr(owner, name, changed)
+        for owner, name, original, varying in originals:
+            setattr(owner, name, varying(variation, original))
         yield variation.finish
     finally:
-        for owner, name, original in originals:
+        for owner, name, original, _ in originals:
             setattr(owner, name, original)
+
+
+def _filling(variation: _Variation, original: Any) -> Any:
+    """A function of ``nn.init`` that varies the tensor that it has filled."""
+
+    def filled(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        found = original(tensor, *args, **kwargs)
+        variation.vary(tensor)
+        return found
+
+    return filled
+
+
+def _registering(variation: _Variation, original: Any) -> Any:
+    """A method of ``nn.Module`` that varies what it registers."""
+
+    def register(module: nn.Module, name: str, value: Tensor | None, *args: Any, **kwargs: Any) -> Any:
+        variation.vary(value, module, name)
+        found = original(module, name, value, *args, **kwargs)
+        variation.vary_norms(module)
+        return found
+
+    return register
+
+
+def _resetting(variation: _Variation, original: Any) -> Any:
+    """``reset_running_stats`` of normalisations, varying the statistics."""
+
+    def reset(module: _NormBase) -> None:
+        original(module)
+        if module.track_running_stats:
+            variation.vary(module.running_mean)
+            variation.vary(module.running_var)
+
+    return reset
+
+
+def _copying(variation: _Variation, original: Any) -> Any:
+    """``__deepcopy__`` of a tensor that parts the copy from the tensor."""
+
+    def copied(tensor: Tensor, memo: dict[int, Any]) -> Any:
+        is_known = id(tensor) in memo
+        found = original(tensor, memo)
+        if not is_known:
+            variation.part(found, tensor)
+        return found
+
+    return copied
+
+
+_CONSTRUCTING: tuple[tuple[Any, str, Callable[[_Variation, Any], Any]], ...] = (
+    (nn.init, "_no_grad_fill_", _filling),
+    (nn.init, "_no_grad_zero_", _filling),
+    (nn.init, "eye_", _filling),
+    (nn.init, "dirac_", _filling),
+    (nn.Module, "register_parameter", _registering),
+    (nn.Module, "register_buffer", _registering),
+    (_NormBase, "reset_running_stats", _resetting),
+    (nn.Parameter, "__deepcopy__", _copying),
+    (Tensor, "__deepcopy__", _copying),
+)
+"""What a constructor makes tensors with, and how each is replaced."""
