@@ -77,6 +77,22 @@ def test_the_template_s_errors(output: list[float], exact: list[float], wrong: b
     assert (max(errors) > 1e-6) is wrong
 
 
+class Quantising(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * 3).to(torch.float8_e4m3fn)
+
+
+def test_the_template_compares_eight_bit_floats_with_what_was_not_rounded() -> None:
+    x = torch.randn(64, 64)
+    result = [Quantising()(x)]
+    exact, note = module_check._expected(Quantising(), [x], result)
+    assert (exact[0].dtype, note) == (torch.float64, "")
+    assert torch.equal(exact[0], x.double() * 3)
+    right = module_check._errors(result[0], exact[0])[0]
+    assert 0.02 < right < 0.03
+    assert module_check._errors((x * 3 * 0.97).to(torch.float8_e4m3fn), exact[0])[0] > 1.25 * right
+
+
 @pytest.mark.slow
 def test_the_template_checks_an_operator_as_far_as_torch_can() -> None:
     """torch's test of the schema compares tensors before and after: it raises for eight-bit floats."""

@@ -107,14 +107,22 @@ def _repeated(goes_on: Any, body: Any, carried: Any, further: Any) -> Any:
 _EAGER = {"cond": _chosen, "while_loop": _repeated}
 
 
+_NARROW = (torch.float32, torch.float16, torch.bfloat16)
+_EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
 class _Float64Mode(TorchDispatchMode):
-    """Makes operators with a narrower ``dtype`` argument return float64 instead.
+    """Makes operators with a narrower ``dtype`` argument return float64 instead: with one of ``narrow``.
 
     Operators of higher order, as ``flex_attention``, run as their eager definition, whose operators the mode sees.
     """
 
     supports_higher_order_operators = True
     _composing = False
+
+    def __init__(self, narrow: tuple[torch.dtype, ...]) -> None:
+        super().__init__()
+        self._narrow = narrow
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = dict(kwargs or {})
@@ -123,7 +131,7 @@ class _Float64Mode(TorchDispatchMode):
             return self._composed(eager, args, given) if eager else NotImplemented
         if self._composing and (parts := self._composed(func.decompose, args, given)) is not NotImplemented:
             return parts
-        if given.get("dtype") in (torch.float32, torch.float16, torch.bfloat16):
+        if given.get("dtype") in self._narrow:
             given["dtype"] = torch.float64
         return func(*args, **given)
 
@@ -141,8 +149,8 @@ def _uncompiled() -> Any:
     return unittest.mock.patch.dict(os.environ, {"TORCHDYNAMO_DISABLE": "1"})
 
 
-def _exact(model: Any, inputs: list[Any], dtype: torch.dtype) -> list[torch.Tensor]:
-    """The reference's outputs with all arithmetic in ``dtype``."""
+def _exact(model: Any, inputs: list[Any], dtype: torch.dtype, narrow: tuple[torch.dtype, ...] = _NARROW) -> list[torch.Tensor]:
+    """The reference's outputs with all arithmetic in ``dtype``. ``narrow``: casts to these give float64."""
 
     def widened(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(dtype) if tensor.is_floating_point() else tensor.clone()
@@ -150,16 +158,17 @@ def _exact(model: Any, inputs: list[Any], dtype: torch.dtype) -> list[torch.Tens
     wide, before = _map_attributes(widened, copy.deepcopy(model).to(dtype)), torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with _uncompiled(), _Float64Mode() if dtype == torch.float64 else contextlib.nullcontext():
+        with _uncompiled(), _Float64Mode(narrow) if dtype == torch.float64 else contextlib.nullcontext():
             return _flat(wide(*_map(widened, inputs)))
     finally:
         torch.set_default_dtype(before)
 
 
-def _expected(model: Any, inputs: list[Any]) -> tuple[list[torch.Tensor], str]:
-    """The expected outputs, and a note if they are not in float64."""
+def _expected(model: Any, inputs: list[Any], eager: list[torch.Tensor]) -> tuple[list[torch.Tensor], str]:
+    """The expected outputs, and a note if they are not in float64. Those of eight-bit floats (``eager``) are not rounded."""
+    narrow = (*_NARROW, *_EIGHT_BITS) if any(output.dtype in _EIGHT_BITS for output in eager) else _NARROW
     try:
-        return _exact(model, inputs, torch.float64), ""
+        return _exact(model, inputs, torch.float64, narrow), ""
     except (RuntimeError, TypeError) as error:
         return _exact(
             model, inputs, torch.float32
@@ -177,7 +186,8 @@ def _errors(output: torch.Tensor, exact: torch.Tensor) -> tuple[float, float]:
         output, exact = torch.view_as_real(output), torch.view_as_real(exact.to(torch.complex128))
     if not output.is_floating_point():
         return (0.0, 0.0) if torch.equal(output, exact.to(output.dtype)) else (math.inf, math.inf)
-    finite, wide, exact = torch.isfinite(exact), output.double(), exact.double()
+    wide, exact = output.double(), exact.double()
+    finite = torch.isfinite(exact)
     masks = [torch.where(torch.isfinite(x), 0.0, x).nan_to_num(nan=0.5, posinf=2.0, neginf=-2.0) for x in (wide, exact)]
     if not torch.equal(*masks):
         return math.inf, math.inf
@@ -207,10 +217,10 @@ def _changed(before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
 def _compare(shape: int, seed: int, own: bool = False) -> tuple[bool, str]:
     """One comparison: whether it passed, and its errors as text."""
     theirs, mine, inputs = _case(shape, seed, own)
-    exact, note = _expected(theirs, inputs)
     torch.manual_seed(seed + 2)
     given, before = _map(torch.clone, inputs), _tensors(_map(torch.clone, inputs))
     result = copy.deepcopy(theirs)(*given)
+    exact, note = _expected(theirs, inputs, _flat(result))
     eager = _worst(_flat(result), exact)
     torch.manual_seed(seed + 2)
     errors = _worst(_flat(mine(*inputs), result), exact)
