@@ -59,15 +59,36 @@ def test_loops_add_in_order(columns: int, dim: int) -> None:
 
 
 @pytest.mark.parametrize(("running", "in_numpy"), [(torch.cumsum, np.cumsum), (torch.cumprod, np.cumprod)])
-def test_a_running_sum_or_product_is_computed_in_order(
+def test_a_running_sum_or_product_is_computed_in_order_and_in_blocks(
     running: Callable[[torch.Tensor, int], torch.Tensor], in_numpy: Callable[..., np.ndarray]
 ) -> None:
     x = torch.rand(3, 5000) / 100 + 1
     for dim in (0, 1):
         found = [outputs for (outputs,) in sums.in_loops(lambda: [running(x, dim)])]  # noqa: B023
-        assert found
-        assert all(np.array_equal(one.numpy(), in_numpy(x.numpy(), axis=dim, dtype=np.float32)) for one in found)
+        assert len(found) == 8
+        assert np.array_equal(found[0].numpy(), in_numpy(x.numpy(), axis=dim, dtype=np.float32))
+        for one in found[1:]:
+            torch.testing.assert_close(one, found[0], rtol=1e-4, atol=0)
+    assert len({one.numpy().tobytes() for one in found}) == 8
     assert not [*sums.in_loops(lambda: [running(x.double(), 1)])]
+    assert [len(outputs[0]) for outputs in sums.in_loops(lambda: [running(x[:0], 0)])] == [0] * 8
+
+
+def test_one_order_of_a_running_product_says_little_of_another() -> None:
+    """A few rows are most of its error: one product of 32 in each block errs over twice as much here as one in order."""
+    x = torch.from_numpy(np.random.default_rng(74).uniform(0.9, 1.1, (64, 1024)).astype(np.float32))
+    right = x.double().cumprod(1)
+
+    def error(outputs: torch.Tensor) -> float:
+        return float((outputs - right).square().mean().sqrt())
+
+    inside = torch.from_numpy(np.cumprod(x.numpy().reshape(64, 32, 32), axis=2))
+    carried = torch.from_numpy(np.cumprod(inside[:, :, -1].numpy(), axis=1))
+    kernel = error((inside * torch.cat([torch.ones(64, 1), carried[:, :-1]], 1)[:, :, None]).reshape(64, 1024))
+    in_order, *in_blocks = (error(outputs) for (outputs,) in sums.in_loops(lambda: [x.cumprod(1)]))
+    assert kernel > 2 * in_order
+    assert kernel < 2 * max(in_blocks)
+    assert 2 * max(in_blocks) < 1e-5 * float(right.std())
 
 
 def test_a_long_sum_is_of_several_loops() -> None:
