@@ -257,12 +257,12 @@ def unwritten(
     """A message on elements of a wrong output that still hold one of the poisons; empty if there are none.
 
     Right outputs can equal the poison (a byte of 0x5B, −1, NaN); they are not reported as unwritten. Nor are wrong integers
-    that happen to equal it.
+    that happen to equal it. One poison is a NaN, which a vectorised logarithm of a negative number returns too.
     """
     for output, reference, name in zip(outputs, expected, names, strict=True):
         if not output.numel():
             continue
-        count, wrong, first, done = 0, 0, -1, 0
+        count, wrong, first, done, nans = 0, 0, -1, 0, 0
         for mine, wide in in_blocks(output, reference):
             right = wide.to(mine.dtype)
             differs = (as_rows_of_bytes(mine) != as_rows_of_bytes(right)).any(dim=1) & ~(mine.isnan() & right.isnan())
@@ -271,7 +271,9 @@ def unwritten(
             if here := int(untouched.sum()):
                 first = done + int(torch.nonzero(untouched)[0]) if first < 0 else first
                 count += here
+                nans += int((untouched & mine.isnan()).sum())
             done += mine.numel()
         if count and not _happens(output.dtype, count, wrong):
-            return f"{name}: {count} of {output.numel()} elements not written, the first at {first}"
+            or_nan = " or NaN" if nans == count else ""
+            return f"{name}: {count} of {output.numel()} elements not written{or_nan}, the first at {first}"
     return ""
