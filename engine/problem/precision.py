@@ -85,24 +85,42 @@ def _type_in(dtype: torch.dtype, tensor: Tensor) -> torch.dtype:
     return dtype if tensor.is_floating_point() else tensor.dtype
 
 
+_aten = torch.ops.aten
+_MADE_RANDOM = frozenset({_aten.rand, _aten.randn, _aten.rand_like, _aten.randn_like, _aten.normal})
+_FILLED_RANDOM = frozenset({_aten.uniform_, _aten.normal_, _aten.exponential_})
+"""Operators that draw floating-point numbers: a generator gives others for float64 than for narrower types."""
+
+
 class _InFloat64(OperatorMode):  # type: ignore[no-untyped-call]
     """Operators with a ``dtype`` of float32 or narrower return float64 instead, and complex128 instead of narrower complex
     numbers. On a GPU torch's own convolutions run.
 
     With cuDNN's, calibrating one transposed convolution of KernelBench took more than a minute of an H200 (level 1, 68). Where
     torch's fail, for lack of memory for example, cuDNN's run. Batches of many small samples: see ``batched_convolution``.
+
+    Random numbers are drawn in the type that the reference gives them, or in ``default``, and then widened.
     """
 
-    def __init__(self, narrow: frozenset[torch.dtype]) -> None:
+    def __init__(self, default: torch.dtype, narrow: frozenset[torch.dtype]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._narrow = narrow
+        self._default, self._narrow = default, narrow
 
     def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            return self._drawn(func, args, given)
         if (wanted := given.get("dtype")) in self._narrow or wanted in _NARROW_COMPLEX:
             given["dtype"] = torch.float64 if wanted in self._narrow else torch.complex128
         if func is torch.ops.aten.convolution.default and args[0].is_cuda:
             with suppress(RuntimeError), _without_cudnn():
                 return _convolution(func, args, given)
+        return func(*args, **given)
+
+    def _drawn(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
+        family = func.overloadpacket
+        if family in _MADE_RANDOM and not (family is _aten.normal and isinstance(args[0], Tensor)):
+            return cast(func(*args, **{**given, "dtype": given.get("dtype") or self._default}), torch.float64)
+        if family in _FILLED_RANDOM and args[0].dtype == torch.float64:
+            return args[0].copy_(func(args[0].to(self._default), *args[1:], **given))
         return func(*args, **given)
 
 
@@ -133,7 +151,7 @@ def float64_arithmetic(*, eight_bits: bool = False) -> Iterator[None]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _InFloat64(_NARROW | _EIGHT_BITS if eight_bits else _NARROW):
+        with _InFloat64(before, _NARROW | _EIGHT_BITS if eight_bits else _NARROW):
             yield
     finally:
         torch.set_default_dtype(before)

@@ -269,6 +269,24 @@ def test_casts_inside_the_forward_do_not_narrow_the_float64_run(tmp_path: Path) 
     assert torch.equal(truth, inputs[0].double() * 3.1)
 
 
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        "torch.rand(x.shape, generator=g)",
+        "torch.empty_like(x).uniform_(generator=g)",
+        "torch.normal(0.0, 1.0, x.shape, generator=g)",
+    ],
+)
+def test_a_generator_gives_the_float64_run_the_same_numbers(tmp_path: Path, drawn: str) -> None:
+    """In float64 it gives others: no kernel was right, and the problem "not verifiable"."""
+    body = f"x * (g := torch.Generator().manual_seed(7)).initial_seed() * {drawn}"
+    reference = made(tmp_path, HEAD + MODEL.replace("x * 2", body) + INPUTS + INIT)
+    inputs = reference.inputs(0)
+    (truth,), (own,) = reference.exact(reference.model(0), inputs).outputs, reference.call(reference.model(0), inputs)
+    assert truth.dtype == torch.float64
+    torch.testing.assert_close(truth.float(), own)
+
+
 def test_float32_replaces_a_failing_float64_with_a_note(tmp_path: Path) -> None:
     reference = made(tmp_path, HEAD + MODEL.replace("x * 2", "x * {torch.float32: 2}[x.dtype]") + INPUTS + INIT)
     exact = reference.exact(reference.model(0), reference.inputs(0))
