@@ -7,13 +7,17 @@ from dataclasses import dataclass
 
 from engine.domain.model import Blob, Interval, Measurement, PrecisionClass, Signature
 
+_DECIDED_BY_ROUNDING = 0.1
+"""An error of the reference's own arithmetic, as a share of an output's spread."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrivialModel:
     """A model that computes nothing, which the correctness check must reject. If one passes, the check is worthless."""
 
     name: str
-    """``zeros``, ``constant``, ``other input's output``, ``input echo``, ``one tile unwritten``."""
+    """``zeros``, ``constant``, ``other input's output``, ``input echo``, ``one tile unwritten``; with ``as out1``, of one of
+    several outputs."""
     passed: bool
     rel_fro: float
 
@@ -45,6 +49,19 @@ class CorrectnessCheck:
     def verifiable(self) -> bool:
         """Whether every trivial model failed."""
         return not any(n.passed for n in self.nulls)
+
+    @property
+    def fooled(self) -> str:
+        """Which trivial models passed, and why where rounding decides an output."""
+        passed = ", ".join(n.name for n in self.nulls if n.passed)
+        found = f"a trivial model passes the correctness check ({passed})"
+        own = self.classes.get(self.allowed.value)
+        if own is None or own.rel_fro < _DECIDED_BY_ROUNDING:
+            return found
+        return (
+            f"{found}; its own {self.allowed} arithmetic errs by {own.rel_fro:.0%} of an output's spread: let it return what "
+            "rounding does not decide"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,9 +200,8 @@ async def open_workbench(
             preparation = await _prepared(bench, say, measure=complete)
         check = preparation.gate
         if not check.verifiable and not accept_unverifiable:
-            passed = ", ".join(model.name for model in check.nulls if model.passed)
             raise ProblemError(
-                f"{assignment.problem.name} is not verifiable: a trivial model passes the correctness check ({passed}); "
+                f"{assignment.problem.name} is not verifiable: {check.fooled}; "
                 "continue with --accept-unverifiable, which marks every verdict"
             )
         yield Workbench(bench, device, signature, preparation, say, complete)

@@ -10,6 +10,7 @@ from support import builders as b
 from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import model as m
+from engine.domain import preparation as p
 from engine.domain import queries, rules, stopping
 from engine.domain import work as w
 from engine.domain.errors import CommandRejected
@@ -190,6 +191,14 @@ def test_an_unverifiable_problem_is_not_searched_unless_accepted() -> None:
     (closed,) = rules.automatic(b.fold(b.opened(), fooled))
     assert closed == e.SessionClosed("not verifiable: a trivial model passes the correctness check (zeros)")
     assert rules.automatic(b.fold(b.opened(accept_unverifiable=True), fooled)) == (e.RoundOpened(0, ()),)
+
+
+def test_a_refusal_says_that_rounding_decides_the_output() -> None:
+    found = replace(b.gate(fooled_by="zeros"), classes={"fp32": p.ClassErrors(1.4, 2.0)})
+    assert found.fooled == (
+        "a trivial model passes the correctness check (zeros); its own fp32 arithmetic errs by 140% of an output's "
+        "spread: let it return what rounding does not decide"
+    )
 
 
 def test_nothing_happens_in_a_closed_session() -> None:

@@ -16,8 +16,7 @@ def automatic(state: SessionState) -> tuple[e.Event, ...]:
     if state.opened is None or state.closed is not None or state.preparation is None:
         return ()
     if not state.preparation.gate.verifiable and not state.opened.settings.accept_unverifiable:
-        passed = ", ".join(n.name for n in state.preparation.gate.nulls if n.passed)
-        return (e.SessionClosed(f"not verifiable: a trivial model passes the correctness check ({passed})"),)
+        return (e.SessionClosed(f"not verifiable: {state.preparation.gate.fooled}"),)
     return _verdict_lost(state) or _verdict_known(state) or _race_won(state) or _transitions(state) or _succession(state)
 
 
