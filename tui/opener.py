@@ -58,14 +58,13 @@ class SessionOpener:
 
     async def resume(self, saved: SavedSession, say: Say) -> Bridge:
         """Resume a session."""
-        from engine.domain import queries
         from engine.journal import store
-        from engine.session import devices, factory
+        from engine.session import factory, requirements
         from tui.bridge import live_bridge
 
         with without_collections():
             state = await asyncio.to_thread(store.state_of, saved.folder)
-        label = devices.checked_device(saved.device or queries.device_label(state))
+        label = requirements.session_device(state, saved.device)
         return live_bridge(await factory.resume(replace(saved, device=label), say))
 
     def replay(self, folder: Path) -> Bridge:

@@ -35,6 +35,7 @@ from engine.session.devices import checked_device, default_workload
 from engine.session.live import LiveSession
 from engine.session.outcome import EngineStopped, Outcome, Until
 from engine.session.ports import Say
+from engine.session.requirements import session_device
 from engine.session.seeds import Seed, check_dialect, read_seed, seed_command, seed_of
 from engine.session.steer import Commands, steer
 from engine.toolchain.kernel_file import KernelCode
@@ -296,7 +297,7 @@ class Session:
     def _hosted(self, say: Say = lambda text: None) -> _Host:
         if self._host is None:
             require_writable(self.folder)
-            label = checked_device(queries.device_label(self.state))
+            label = session_device(self.state)
             self._host = _Host(lambda: factory.resume(factory.SavedSession(self.folder, label), say))
         return self._host
 

@@ -73,6 +73,7 @@ def doctor(problem: str | None, clear_cache: bool, as_json: bool, **given: Any) 
 
     With PROBLEM, print the memory plan instead: what judging it needs, what is free, and which workload fits.
     """
+    _refuse_unused(problem, clear_cache)
     if problem is not None:
         from engine.cli.doctor_memory import show_memory
 
@@ -87,6 +88,15 @@ def doctor(problem: str | None, clear_cache: bool, as_json: bool, **given: Any) 
         show_json({"ok": all(check.ok for check in checks), "checks": checks})
         return
     show(table([_check_row(check) for check in checks]))
+
+
+def _refuse_unused(problem: str | None, clear_cache: bool) -> None:
+    """Raises UsageError for options that belong to the other kind of check."""
+    if problem is not None and clear_cache:
+        raise click.UsageError("--clear-cache takes no PROBLEM")
+    unused = next(filter(o.was_typed, ("device", "workload", "baselines")), None)
+    if problem is None and unused is not None:
+        raise click.UsageError(f"--{unused} needs a PROBLEM")
 
 
 def _check_row(check: Check) -> Line:

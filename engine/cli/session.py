@@ -30,6 +30,9 @@ def pause(target: Target, usd: float | None, tokens: int | None, number: int | N
     Kernels that are already written are still built, verified and measured.
     """
 
+    if never and any(given is not None for given in (usd, tokens, number)):
+        raise click.UsageError("give --never or conditions, not both")
+
     def commands(writer: Steering) -> list[c.Command]:
         if never:
             return [c.SetPauses(Pauses())]

@@ -22,10 +22,10 @@ from engine.domain.state import SessionState
 from engine.journal import store
 from engine.journal.lock import refuse_shipped
 from engine.report.facts.summary import summarise
-from engine.session.devices import checked_device
 from engine.session.factory import SavedSession, resume
 from engine.session.live import LiveSession
 from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome
+from engine.session.requirements import session_device
 
 EPILOG = """\b
 Exit status: 0 done, 1 no verified kernel, 2 bad usage or input, 3 stopped, awaiting you
@@ -60,7 +60,8 @@ def open_session(
     """
     folder = imported_or_resolved(session)
     refuse_shipped(folder)
-    saved = SavedSession(folder, checked_device(device) if device else "", mode or "", fresh_baselines, fleet or "")
+    chosen = session_device(store.state_of(folder), device) if device else ""
+    saved = SavedSession(folder, chosen, mode or "", fresh_baselines, fleet or "")
     if not headless and not as_json and not fleet and open_ui("open", saved):
         return
     state = read_state(folder)
@@ -125,7 +126,7 @@ def _ended(folder: Path, why: str) -> str:
 
 
 def _run_resumed(saved: SavedSession, state: SessionState, run: RunSession) -> tuple[SessionState, Outcome]:
-    on_device = replace(saved, device=checked_device(saved.device or queries.device_label(state)))
+    on_device = replace(saved, device=session_device(state, saved.device))
 
     async def work(printer: ProgressPrinter) -> tuple[SessionState, Outcome]:
         live = await resume(on_device, printer.step)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 
-from engine.domain.errors import EspalierError, ToolchainError
+from engine.domain import queries
+from engine.domain.errors import DeviceError, EspalierError, ToolchainError
 from engine.domain.model import Dialect
+from engine.domain.state import SessionState
 from engine.sandbox.bubblewrap import bubblewrap_reason
 from engine.sandbox.trial_sandbox import judge_reason
 from engine.session import devices
+from engine.session.seeds import needed_device
 from engine.toolchain import compilers
 from engine.toolchain.triton.build import find_triton
 
@@ -33,6 +36,18 @@ async def check_requirements(device: str, dialect: str = "") -> None:
         await compilers.find_gxx()
     else:
         await compilers.find_nvcc()
+
+
+def session_device(state: SessionState, asked: str = "") -> str:
+    """The device to run a session on: ``asked``, or else its own. Raises DeviceError if its kernels cannot run there."""
+    label = asked or queries.device_label(state)
+    for kernel in state.kernels.values():
+        if needed := needed_device(kernel.dialect, label):
+            raise DeviceError(f"{kernel.id} of this session is a {kernel.dialect} kernel and {needed}")
+        if needed_device(kernel.dialect, "cpu") and not devices.gpu_names():
+            where = "open the session on a machine with one, or look at it with `espalier replay`"
+            raise DeviceError(f"no GPU found, and {kernel.id} of this session is a {kernel.dialect} kernel: {where}")
+    return devices.checked_device(label)
 
 
 def sandbox_warning() -> str:

@@ -71,12 +71,19 @@ no_gpu = pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a 
         (("eval", "softmax", "nowhere.cpp", "--device", "cpu"), "no kernel file"),
         (("scaffold", "softmax", "--dialect", "cpp", "--contract", "plan"), "does not support the plan contract"),
         (("export", "nothing-of-that-name"), "unknown session"),
+        (("doctor", "softmax", "--clear-cache"), "--clear-cache takes no PROBLEM"),
+        (("doctor", "--workload", "small"), "--workload needs a PROBLEM"),
         (("follow", "softmax", "--headless", "--browser"), "give --headless or --browser, not both"),
     ],
 )
 def test_bad_arguments_are_one_line(espalier: Call, home: Path, arguments: tuple[str, ...], words: str) -> None:
     assert words in espalier(*arguments).error_line()
     assert not (home / "sessions").exists()
+
+
+def test_conditions_beside_never_are_refused(espalier: Call, recorded: Path) -> None:
+    said = espalier("session", "pause", "scripted", "--never", "--above-usd", "3").error_line()
+    assert "give --never or conditions, not both" in said
 
 
 def test_a_port_that_is_taken_is_named(espalier: Call) -> None:

@@ -1,0 +1,47 @@
+"""The device that a session runs on: of the kind that its kernels need, which this machine has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support import builders as b
+
+from engine.domain.errors import DeviceError
+from engine.domain.folds import advance
+from engine.domain.model import Dialect
+from engine.domain.state import SessionState
+from engine.session.requirements import session_device
+
+
+def state_with(dialect: Dialect) -> SessionState:
+    opened = b.opened()
+    drafted = replace(b.drafted(), dialect=dialect)
+    device = "cpu" if dialect is Dialect.CPP else "cuda:0"
+    return advance(SessionState(), b.entries((replace(opened, device=device), b.proposed("i1"), drafted)))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "asked", "gpus", "words"),
+    [
+        (Dialect.CUDA, "cpu", ("H200",), "k1 of this session is a cuda kernel and needs a GPU: use --device cuda:0"),
+        (Dialect.CPP, "cuda:0", ("H200",), "k1 of this session is a cpp kernel and needs a CPU: use --device cpu"),
+        (Dialect.CUDA, "", (), "no GPU found, and k1 of this session is a cuda kernel: open the session on a machine with one"),
+        (Dialect.TRITON, "cuda:0", (), "no GPU found, and k1 of this session is a triton kernel"),
+        (Dialect.PYTHON, "cuda:0", (), "no GPU found for --device cuda:0: use --device cpu"),
+    ],
+)
+def test_a_device_that_cannot_run_the_kernels_is_refused_with_advice_that_works(
+    monkeypatch: pytest.MonkeyPatch, dialect: Dialect, asked: str, gpus: tuple[str, ...], words: str
+) -> None:
+    monkeypatch.setattr("engine.session.devices.gpu_names", lambda: gpus)
+    with pytest.raises(DeviceError) as refused:
+        session_device(state_with(dialect), asked)
+    assert str(refused.value).startswith(words)
+
+
+def test_a_session_keeps_its_device_or_moves_to_another_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.session.devices.gpu_names", lambda: ("H200", "H200"))
+    assert session_device(state_with(Dialect.CUDA)) == "cuda:0"
+    assert session_device(state_with(Dialect.CUDA), "cuda:1") == "cuda:1"
+    assert session_device(state_with(Dialect.PYTHON), "cpu") == "cpu"
