@@ -18,6 +18,7 @@ from typing import Any
 import click
 
 from engine.cli.command_table import GROUPS, command_paths
+from engine.cli.suggestions import number_words
 from engine.journal.regular_file import open_regular
 from engine.journal.user_folders import config_folder
 
@@ -160,7 +161,7 @@ def _checked(place: str, option: click.Option, value: object, command: click.Com
     try:
         option.type_cast_value(click.Context(command, parent=ctx, resilient_parsing=True), given)
     except click.BadParameter as error:
-        raise ConfigError(f"{place}: {error.message.rstrip('.')}") from error
+        raise ConfigError(f"{place}: {number_words(error.message.rstrip('.'))}") from error
     return given
 
 

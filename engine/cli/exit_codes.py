@@ -12,7 +12,7 @@ import click
 
 from engine.cli.config import ConfigError
 from engine.cli.streams import discard
-from engine.cli.suggestions import unknown_option
+from engine.cli.suggestions import number_words, unknown_option
 from engine.domain.errors import EspalierError, message_line
 from engine.journal import log_file
 
@@ -118,7 +118,7 @@ def _usage_message(error: click.UsageError) -> str:
         known = (name for param in error.ctx.command.params for name in param.opts) if error.ctx is not None else ()
         message = unknown_option(error.option_name, error.possibilities or (), known)
     else:
-        message = error.format_message().rstrip(".").replace(". (", " (")
+        message = number_words(error.format_message().rstrip(".").replace(". (", " ("))
         message = f"{message[:1].lower()}{message[1:]}"
     if "did you mean" in message.lower():
         return message

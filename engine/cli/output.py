@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -169,5 +170,6 @@ def write_output(target: Path, text: str) -> None:
         target.write_text(text, encoding="utf-8")
     except OSError as error:
         if is_new:
-            target.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a read-only file system
+                target.unlink(missing_ok=True)
         raise ProblemError(f"{target} cannot be written ({error.strerror}): choose another file with --output") from error

@@ -157,3 +157,10 @@ def nearest(word: str, known: Iterable[str], cutoff: float = _COMMAND) -> str:
     names = list(known)
     begins = [name for name in names if len(word) >= 3 and name.startswith(word)]
     return next(iter(begins[:1] or difflib.get_close_matches(word, names, 1, cutoff)), "")
+
+
+def number_words(message: str) -> str:
+    """A message of click in plain words: it calls a wrong text *not a valid integer range*."""
+    for name, words in (("a valid integer", "a whole number"), ("a valid float", "a number")):
+        message = message.replace(f"is not {name} range", f"is not {words}").replace(f"is not {name}", f"is not {words}")
+    return message

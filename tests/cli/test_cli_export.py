@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -164,3 +166,15 @@ def test_a_comparison_is_printed_as_a_page(espalier: Call, recorded: Path, here:
     sessions.whole(recorded.parent / "second")
     assert espalier("session", "compare", "scripted", "second", "-o", "-").out.startswith("<!doctype html>")
     assert list(here.iterdir()) == []
+
+
+def test_a_file_on_a_read_only_file_system_is_refused_with_advice(
+    espalier: Call, recorded: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "data.json")
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    said = espalier("export", "scripted", "--format", "json", "-o", "data.json").error_line()
+    assert said == "espalier: data.json cannot be written (Read-only file system): choose another file with --output\n"
