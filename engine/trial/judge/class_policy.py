@@ -71,6 +71,32 @@ _SUMMED = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
+class _Judged:
+    """What is judged together: outputs of one call, the expected ones, and the reference, if it may be consulted."""
+
+    outputs: Sequence[torch.Tensor]
+    expected: Sequence[torch.Tensor]
+    names: Sequence[str]
+    distribution: str
+    reference: CaseReference | None
+
+    @property
+    def own(self) -> bool:
+        """Whether the inputs are the problem's own."""
+        return self.distribution == OWN
+
+    def compared(self, undecided: Sequence[torch.Tensor | None] = ()) -> Errors:
+        """``compare``."""
+        return compare(self.outputs, self.expected, self.names, undecided)
+
+    def with_undefined(self) -> _Judged:
+        """With NaN wherever the reference's output is NaN: perturbed inputs leave the domain of a logarithm or a root."""
+        pairs = zip(self.outputs, self.expected, strict=True)
+        outputs = [o if compared_exactly(o) else torch.where(right.isnan().to(o.device), math.nan, o) for o, right in pairs]
+        return replace(self, outputs=outputs)
+
+
+@dataclass(frozen=True, slots=True)
 class ClassPolicy:
     """Errors against float64, up to a multiple of the reference error of the allowed class, per input distribution."""
 
@@ -114,37 +140,22 @@ class ClassPolicy:
         """
         if distribution == ZERO_SLICES and not all(map(_is_finite, expected)):
             return CheckResult(NO_ERROR, passed=True)
-        found = self._rule_each(outputs, expected, names, distribution, case_reference)
+        judged = _Judged(outputs, expected, names, distribution, case_reference)
+        found = self._rule_each(judged, case_reference)
         if found.passed or case_reference is None or (ordered := case_reference.in_order_of(outputs)) is None:
             return found
-        return self._rule_each(outputs, ordered, names, distribution, case_reference)
+        return self._rule_each(replace(judged, expected=ordered), case_reference)
 
-    def _rule_each(
-        self,
-        outputs: Sequence[torch.Tensor],
-        expected: Sequence[torch.Tensor],
-        names: Sequence[str],
-        distribution: str,
-        case_reference: WholeCase | None,
-    ) -> CheckResult:
+    def _rule_each(self, judged: _Judged, case_reference: WholeCase | None) -> CheckResult:
         """``rule``, but for elements whose order is open."""
         if not self.dtypes:
-            return self._rule(outputs, expected, names, distribution, case_reference)
-        on_case = [None] * len(outputs) if case_reference is None else case_reference.by_output(outputs)
-        alone = [
-            self.of_output(index)._rule([output], [right], [name], distribution, asked)
-            for index, (output, right, name, asked) in enumerate(zip(outputs, expected, names, on_case, strict=True))
-        ]
-        return _joined(alone, names)
+            return self._rule(judged)
+        each = range(len(judged.outputs))
+        on_case = [None for _ in each] if case_reference is None else case_reference.by_output(judged.outputs)
+        alone = [self.of_output(i)._rule(_alone(judged, i, on_case[i])) for i in each]
+        return _joined(alone, judged.names)
 
-    def _rule(
-        self,
-        outputs: Sequence[torch.Tensor],
-        expected: Sequence[torch.Tensor],
-        names: Sequence[str],
-        distribution: str,
-        case_reference: CaseReference | None,
-    ) -> CheckResult:
+    def _rule(self, judged: _Judged) -> CheckResult:
         """``rule`` with the same limits for all outputs.
 
         Calibration measures the reference error on a few cases, but it varies by orders of magnitude between cases (nearly tied
@@ -152,24 +163,24 @@ class ClassPolicy:
         the error of plain loops on it. It is consulted too before errors pass that lower precision would explain.
         Where it returns NaN on perturbed inputs, as for the logarithm of a negative number, the output is open.
         """
-        if distribution in SPECIAL and case_reference is not None:
-            return self._special(outputs, expected, names, distribution, case_reference)
-        errors = compare(outputs, expected, names)
-        if errors.flaw and distribution != OWN:
-            outputs = _with_undefined(outputs, expected)
-            errors = compare(outputs, expected, names)
-        if errors.flaw and case_reference is not None and any(map(compared_exactly, outputs)):
-            most = MOST_UNDECIDED if distribution == OWN else 1.0
-            errors = _compare_with_ties(outputs, expected, names, case_reference, most)
-        limit = self.limit(distribution)
-        if not within(errors, limit) and distribution != OWN:
-            limit = self._at_least(limit, rounding_errors(outputs, expected))
-        if case_reference is None or (errors.flaw and distribution == OWN):
+        reference = judged.reference
+        if judged.distribution in SPECIAL and reference is not None:
+            return self._special(judged, reference)
+        errors = judged.compared()
+        if errors.flaw and not judged.own:
+            judged = judged.with_undefined()
+            errors = judged.compared()
+        if errors.flaw and reference is not None and any(map(compared_exactly, judged.outputs)):
+            errors = _compare_with_ties(judged, reference)
+        limit = self.limit(judged.distribution)
+        if not within(errors, limit) and not judged.own:
+            limit = self._at_least(limit, rounding_errors(judged.outputs, judged.expected))
+        if reference is None or (errors.flaw and judged.own):
             return CheckResult(errors, within(errors, limit), limit=limit)
         if not within(errors, limit):
-            found = self._explained(errors, limit, distribution, case_reference)
-            return found if found.passed else self._with_jumps(found, outputs, expected, names, distribution, case_reference)
-        limit = self._below_tf32_sums(errors, limit, case_reference)
+            found = self._explained(errors, limit, judged.distribution, reference)
+            return found if found.passed else self._with_jumps(found, judged, reference)
+        limit = self._below_tf32_sums(errors, limit, reference)
         return CheckResult(errors, within(errors, limit), limit=limit)
 
     def _at_least(self, limit: RelativeErrors, rounding: Errors) -> RelativeErrors:
@@ -196,24 +207,16 @@ class ClassPolicy:
             return CheckResult(errors, False, limit=limit, own_errors=own.get(self.allowed.value))
         return CheckResult(errors, within(errors, limit), limit=limit)
 
-    def _with_jumps(
-        self,
-        found: CheckResult,
-        outputs: Sequence[torch.Tensor],
-        expected: Sequence[torch.Tensor],
-        names: Sequence[str],
-        distribution: str,
-        case_reference: CaseReference,
-    ) -> CheckResult:
+    def _with_jumps(self, found: CheckResult, judged: _Judged, reference: CaseReference) -> CheckResult:
         """``found``, or that the outputs pass where a few of their elements jump (``jumps``)."""
-        most = MOST_UNDECIDED if distribution == OWN else MOST_JUMPING
+        most = MOST_UNDECIDED if judged.own else MOST_JUMPING
         limit = found.limit
         if limit is None or found.errors.flaw:
             return found
-        nearest = case_reference.nearest_seen(outputs, limit.max_scaled, most)
+        nearest = reference.nearest_seen(judged.outputs, limit.max_scaled, most)
         if nearest is None:
             return found
-        errors = compare(outputs, nearest, names)
+        errors = replace(judged, expected=nearest).compared()
         return CheckResult(errors, True, limit=limit) if within(errors, limit) else found
 
     def _with_worst_element(self, errors: Errors, limit: RelativeErrors) -> RelativeErrors:
@@ -269,30 +272,24 @@ class ClassPolicy:
             return limit
         return replace(limit, rel_fro=most)
 
-    def _special(
-        self,
-        outputs: Sequence[torch.Tensor],
-        expected: Sequence[torch.Tensor],
-        names: Sequence[str],
-        distribution: str,
-        case_reference: CaseReference,
-    ) -> CheckResult:
+    def _special(self, judged: _Judged, reference: CaseReference) -> CheckResult:
         """Outputs on infinite or NaN inputs: a failure where the reference defines them, else a caveat."""
-        found = special_values.compare_special(outputs, expected)
-        real = [real_parts(*pair) for pair in zip(outputs, expected, strict=True) if not compared_exactly(pair[0])]
+        outputs, distribution, name = judged.outputs, judged.distribution, judged.names[0]
+        found = special_values.compare_special(outputs, judged.expected)
+        real = [real_parts(*pair) for pair in zip(outputs, judged.expected, strict=True) if not compared_exactly(pair[0])]
         errors = worst_of(finite_errors(mine, right) for mine, right in real)
         rounding = worst_of(finite_rounding(mine, right, mine.dtype) for mine, right in real)
         wrong = not within(errors, self._at_least(self.limit(distribution), rounding))
         if not (wrong or found.different):
             return CheckResult(errors, passed=True)
-        if case_reference.defined(found.hidden):
+        if reference.defined(found.hidden):
             count = sum(int(mask.sum()) for mask in found.hidden)
             how = "differ from the reference's" if outputs[0].dtype == torch.bool else "are finite where the reference is not"
-            flaw = f"{names[0]}: {count} of {found.count} elements {how}"
+            flaw = f"{name}: {count} of {found.count} elements {how}"
             return CheckResult(Errors(math.inf, math.inf, math.inf, flaw), passed=False)
-        if distribution == NANS and (found.exposed or wrong) and case_reference.replaces_nan():
+        if distribution == NANS and (found.exposed or wrong) and reference.replaces_nan():
             how = f"{found.exposed} of {found.count} elements are not finite" if found.exposed else "finite elements are wrong"
-            flaw = f"{names[0]}: {how} where the reference replaces NaN"
+            flaw = f"{name}: {how} where the reference replaces NaN"
             return CheckResult(Errors(math.inf, math.inf, math.inf, flaw), passed=False)
         what = f"{found.different} of {found.count}" if found.different else "finite"
         return CheckResult(NO_ERROR, True, f"inputs with {distribution}: {what} elements differ from the reference's")
@@ -324,39 +321,32 @@ def _joined(alone: Sequence[CheckResult], names: Sequence[str]) -> CheckResult:
     )
 
 
-def _with_undefined(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """The outputs with NaN wherever the reference's is NaN: perturbed inputs leave the domain of a logarithm or a root."""
-    return [
-        output if compared_exactly(output) else torch.where(right.isnan().to(output.device), math.nan, output)
-        for output, right in zip(outputs, expected, strict=True)
-    ]
-
-
 def _is_finite(tensor: torch.Tensor) -> bool:
     """Whether every element is."""
     return all(read_numbers([torch.isfinite(block).all() for (block,) in in_blocks(tensor, own_type=True)]))
 
 
-def _compare_with_ties(
-    outputs: Sequence[torch.Tensor],
-    expected: Sequence[torch.Tensor],
-    names: Sequence[str],
-    case_reference: CaseReference,
-    most: float,
-) -> Errors:
-    """``compare``, where indices of equal elements, and up to ``most`` integers that rounding decides, may differ."""
-    tied = case_reference.equivalent(outputs)
-    errors = compare(outputs, expected, names, tied)
+def _alone(judged: _Judged, index: int, reference: CaseReference | None) -> _Judged:
+    """One of several outputs by itself."""
+    output, right, name = judged.outputs[index], judged.expected[index], judged.names[index]
+    return _Judged([output], [right], [name], judged.distribution, reference)
+
+
+def _compare_with_ties(judged: _Judged, reference: CaseReference) -> Errors:
+    """``compare``, where indices of equal elements, and up to a share of integers that rounding decides, may differ."""
+    outputs, most = judged.outputs, MOST_UNDECIDED if judged.own else 1.0
+    tied = reference.equivalent(outputs)
+    errors = judged.compared(tied)
     if not errors.flaw:
         return errors
     masks: list[torch.Tensor | None] = []
-    for output, same, seen in zip(outputs, tied, case_reference.undecided(most), strict=True):
+    for output, same, seen in zip(outputs, tied, reference.undecided(most), strict=True):
         mask = None if seen is None else seen.holds(output, ends_only=same is not None)
-        if mask is not None and seen is not None and seen.share > MOST_UNDECIDED and case_reference.selects:
+        if mask is not None and seen is not None and seen.share > MOST_UNDECIDED and reference.selects:
             mask = torch.ones_like(mask)  # on perturbed inputs only: no larger share is undecided on the problem's own
         masks.append(mask if same is None or mask is None else same | mask)
-    errors = compare(outputs, expected, names, masks)
-    if errors.flaw and most == 1.0 and case_reference.ties_decide():
+    errors = judged.compared(masks)
+    if errors.flaw and not judged.own and reference.ties_decide():
         every = [torch.ones_like(output, dtype=torch.bool) if compared_exactly(output) else None for output in outputs]
-        return compare(outputs, expected, names, every)
+        return judged.compared(every)
     return errors
