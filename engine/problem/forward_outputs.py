@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +24,19 @@ _TO_DENSE = {"sparse": ".to_dense()", "nested": ".to_padded_tensor(0.0)", "quant
 """What makes a dense tensor of one that ``kind_without_strides`` names."""
 
 
+@dataclass(frozen=True, slots=True)
+class LentOutputs:
+    """Indices of outputs that were lent memory in a call: they change with it."""
+
+    of_inputs: frozenset[int] = frozenset()
+    of_model: frozenset[int] = frozenset()
+    """Of a parameter or a buffer."""
+
+    def with_more(self, of_inputs: Set[int], of_model: Set[int]) -> LentOutputs:
+        """These, and those of another call."""
+        return LentOutputs(self.of_inputs | of_inputs, self.of_model | of_model)
+
+
 class ForwardOutputs:
     """The outputs of one reference's calls."""
 
@@ -28,8 +44,7 @@ class ForwardOutputs:
         """``file``: the reference's, for messages."""
         self._file = file
         self._shapes: tuple[tuple[int, ...], ...] | None = None
-        self.lent: frozenset[int] = frozenset()
-        """Indices of outputs that were memory of an input, a parameter or a buffer in a call."""
+        self.lent = LentOutputs()
         self.layout: OutputLayout = 0
         """The layout of what a call returned; 0 before the first."""
 
@@ -50,8 +65,13 @@ class ForwardOutputs:
             raise ProblemError(f"{self._file}: forward's outputs have no elements: choose sizes above zero")
         self._check(found, rows)
         self.layout = self.layout or output_layout(returned)
-        shared = {storage(t) for t in (*tensors(list(given)), *(t for _, _, t in model_tensors(model)))}
-        self.lent |= {index for index, tensor in enumerate(found) if storage(tensor) in shared}
+        weights = {storage(t) for _, _, t in model_tensors(model)}
+        shared = {storage(t) for t in tensors(list(given))} | weights
+        places = [storage(tensor) for tensor in found]
+        self.lent = self.lent.with_more(
+            {index for index, place in enumerate(places) if place in shared - weights},
+            {index for index, place in enumerate(places) if place in weights},
+        )
         outputs = []
         for tensor in found:
             output = contiguous(tensor.to(device))

@@ -26,7 +26,7 @@ from engine.problem.bytes_read import ReadCounter
 from engine.problem.constant_parameters import Constant, Varied, counted_constants, varied_constants, with_usable_signs
 from engine.problem.fake_conversion import convertible_modules
 from engine.problem.formats.declared import check_outputs
-from engine.problem.forward_outputs import ForwardOutputs
+from engine.problem.forward_outputs import ForwardOutputs, LentOutputs
 from engine.problem.forward_trace import ForwardTrace
 from engine.problem.large_draws import drawn_on
 from engine.problem.loading import Construction, LoadedReference, is_out_of_memory, use_device
@@ -87,8 +87,8 @@ class Reference:
         return self._side_effects.caveats([o.name for o in self.signature().operands if o.role is Role.INPUT])
 
     @property
-    def lent_outputs(self) -> frozenset[int]:
-        """Indices of outputs that were memory of an input, a parameter or a buffer in a call."""
+    def lent_outputs(self) -> LentOutputs:
+        """Outputs that were memory of an input, a parameter or a buffer in a call."""
         return self._outputs.lent
 
     @property

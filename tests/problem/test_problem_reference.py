@@ -438,14 +438,22 @@ def test_any_result_of_a_reference_gives_at_most_a_problem_error(
 
 
 @pytest.mark.parametrize(
-    ("returned", "lent"),
-    [("x * 2", set()), ("(x * 2, x)", {1}), ("x[:2]", {0}), ("self.shift", {0}), ("(self.shift + 0, x.clone())", set())],
+    ("returned", "of_inputs", "of_model"),
+    [
+        ("x * 2", set(), set()),
+        ("(x * 2, x)", {1}, set()),
+        ("x[:2]", {0}, set()),
+        ("self.shift", set(), {0}),
+        ("(self.shift + 0, x.clone())", set(), set()),
+    ],
 )
-def test_outputs_in_memory_of_inputs_or_state_are_known(tmp_path: Path, returned: str, lent: set[int]) -> None:
+def test_outputs_in_memory_of_inputs_or_state_are_known(
+    tmp_path: Path, returned: str, of_inputs: set[int], of_model: set[int]
+) -> None:
     model = f"{MODEL.replace('x * 2', returned)}    def __init__(self):\n        super().__init__()\n"
     reference = made(tmp_path, f"{HEAD}{model}        self.shift = nn.Parameter(torch.ones(dim))\n{INPUTS}{INIT}")
     reference.call(reference.model(0), reference.inputs(0))
-    assert reference.lent_outputs == lent
+    assert (reference.lent_outputs.of_inputs, reference.lent_outputs.of_model) == (of_inputs, of_model)
 
 
 def test_lazily_conjugated_tensors_are_ordinary_ones(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_outputs_are_overwritten_once_they_are_held_no_longer() -> None:
         made = torch.rand(300)
         alive.append((made, made.clone()))
         assert not returned(held, made)
-        held.overwrite_let_go([made], frozenset())
+        held.overwrite_let_go([made])
         untouched = [torch.equal(now, values) for now, values in alive]
         assert sum(untouched) == held.holding
         assert all((now != values).all() for (now, values), same in zip(alive, untouched, strict=True) if not same)
@@ -108,7 +108,7 @@ def test_lent_and_empty_outputs_are_not_overwritten() -> None:
     held, made = HeldOutputs(never=True), (torch.rand(3), torch.rand(0), torch.rand(5))
     kept = made[0].clone()
     assert not held.overwritten_by(Memory(made), made, {0})
-    held.overwrite_let_go(made, {0})
+    held.overwrite_let_go(made)
     assert torch.equal(made[0], kept)
     assert made[2].view(torch.uint8).unique().numel() == 1
 

@@ -83,3 +83,16 @@ def test_only_memory_that_its_process_cannot_write_is_an_inputs() -> None:
     arrays = [np.frombuffer(lent, np.uint8), np.frombuffer(shared, np.uint8), np.zeros(64, np.uint8)]
     memory = RunnerMemory(os.getpid(), (*(array.ctypes.data for array in arrays), 0))
     assert [memory.is_lent_input(index) for index in range(4)] == [True, False, False, False]
+    assert [memory.is_lent(index) for index in range(4)] == [True, True, False, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", ["x.tril_()", "x.mul_(2)"])
+def test_its_own_buffer_is_no_input_that_the_reference_returns(tmp_path: Path, changes: str) -> None:
+    """A buffer in which a part is written once was verified where the reference changes its input and returns it."""
+    own = f"kept = vars(self).setdefault('kept', torch.zeros_like(x)); kept.copy_({changes}); return kept"
+    found = verdict(tmp_path, forward(f"return {changes}"), forward(own))
+    assert isinstance(found, w.Failed)
+    assert "memory of an earlier call" in found.failure.reason
+    for right in (changes, f"{changes} + 0"):
+        assert isinstance(verdict(tmp_path, forward(f"return {changes}"), forward(f"return {right}")), w.Verified)

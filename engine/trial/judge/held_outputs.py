@@ -22,17 +22,25 @@ _FOR_GOOD = 4
 
 
 @dataclass(frozen=True, slots=True)
+class _ReturnedOutputs:
+    """What a call returned, and the indices of outputs that are lent memory."""
+
+    outputs: Outputs
+    lent: Collection[int]
+
+
+@dataclass(frozen=True, slots=True)
 class _Held:
     """A few random elements of an output, as they were when its call had ended."""
 
-    outputs: Outputs
+    returned: _ReturnedOutputs
     index: int
     places: Places
     values: torch.Tensor
 
     def is_overwritten(self) -> bool:
         """Raises OSError if the memory is gone."""
-        return not torch.equal(self.values, self.places.read_from(self.outputs, self.index))
+        return not torch.equal(self.values, self.places.read_from(self.returned.outputs, self.index))
 
 
 class HeldOutputs:
@@ -47,7 +55,7 @@ class HeldOutputs:
         """``never``: hold none, where there is no memory for them."""
         self._rng = torch.Generator().manual_seed(secrets.randbits(63))
         self._held: tuple[_Held, ...] = ()
-        self._let_go: tuple[Outputs, ...] = ()
+        self._let_go: tuple[_ReturnedOutputs, ...] = ()
         self._is_first = True
         self._for_good = False
         self._never = never
@@ -60,32 +68,32 @@ class HeldOutputs:
     def overwritten_by(self, outputs: Outputs, likes: Sequence[torch.Tensor], lent: Collection[int]) -> bool:
         """Whether the call that has just returned ``outputs`` overwrote held ones; draws what is held during the next.
 
-        ``likes``: tensors of the outputs' shapes and types; ``lent``: indices of outputs that may be memory of an input, a
+        ``likes``: tensors of the outputs' shapes and types; ``lent``: indices of outputs that are memory of an input, a
         parameter or a buffer, which change with it. Raises OSError if held memory is gone.
         """
         if any(held.is_overwritten() for held in self._held):
             return True
-        earlier = self._held
+        earlier, returned = self._held, _ReturnedOutputs(outputs, lent)
         if not (self._never or self._for_good) and (self._is_first or secrets.randbelow(_HOLDING) == 0):
-            self._held = () if self._held else tuple(self._taken(outputs, likes, lent))
+            self._held = () if self._held else tuple(self._taken(returned, likes))
             self._for_good = self.holding and secrets.randbelow(_FOR_GOOD) == 0
         self._is_first = False
-        kept = self._held[0].outputs if self._held else None
-        self._let_go = tuple(one for one in (*(held.outputs for held in earlier[:1]), outputs) if one is not kept)
+        kept = self._held[0].returned if self._held else None
+        self._let_go = tuple(one for one in (*(held.returned for held in earlier[:1]), returned) if one is not kept)
         return False
 
-    def overwrite_let_go(self, likes: Sequence[torch.Tensor], lent: Collection[int]) -> None:
+    def overwrite_let_go(self, likes: Sequence[torch.Tensor]) -> None:
         """Fill the outputs that are held no longer with poison, as a caller may write to its own before it lets them go.
 
-        All of them after every call: in time, what a module fills once and trusts later saves it nothing. ``likes`` and
-        ``lent`` as in ``overwritten_by``. Raises OSError if the memory is gone or cannot be written.
+        All of them after every call: in time, what a module fills once and trusts later saves it nothing. ``likes`` as
+        in ``overwritten_by``. Raises OSError if the memory is gone or cannot be written.
         """
-        for outputs in self._let_go:
+        for returned in self._let_go:
             for index, like in enumerate(likes):
-                if index not in lent and like.numel():
-                    outputs.fill(index, like.numel() * like.element_size(), secrets.choice(POISONS))
+                if index not in returned.lent and like.numel():
+                    returned.outputs.fill(index, like.numel() * like.element_size(), secrets.choice(POISONS))
         self._let_go = ()
 
-    def _taken(self, outputs: Outputs, likes: Sequence[torch.Tensor], lent: Collection[int]) -> list[_Held]:
-        places = [(index, Places(like, self._rng)) for index, like in enumerate(likes) if index not in lent]
-        return [_Held(outputs, index, where, where.read_from(outputs, index)) for index, where in places]
+    def _taken(self, returned: _ReturnedOutputs, likes: Sequence[torch.Tensor]) -> list[_Held]:
+        places = [(index, Places(like, self._rng)) for index, like in enumerate(likes) if index not in returned.lent]
+        return [_Held(returned, index, where, where.read_from(returned.outputs, index)) for index, where in places]

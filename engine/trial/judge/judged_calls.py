@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from engine.domain.model import Contract, FailureKind
 from engine.domain.problem_format import FormatVerdict
+from engine.problem.reference import Reference
 from engine.trial.judge.call_times import CallHook, Timing
 from engine.trial.judge.comparison import NO_ERROR, Errors
 from engine.trial.judge.failures import TrialFailed
@@ -123,14 +124,25 @@ def receive_delivered(bed: TestBed, runner: RunnerClient, slot: int) -> None:
             raise TrialFailed(FailureKind.REJECTED, "its reply does not say where its outputs are: did the kernel forge it?")
         return
     bed.receive(slot, runner.delivered)
-    likes, lent = bed.outputs(slot), bed.reference.lent_outputs
+    likes, lent = bed.outputs(slot), lent_outputs(bed.reference, runner.delivered)
     if runner.held.overwritten_by(runner.delivered, likes, lent):
         raise TrialFailed(FailureKind.REJECTED, _overwritten(runner.delivered, lent))
     try:
-        runner.held.overwrite_let_go(likes, lent)
+        runner.held.overwrite_let_go(likes)
     except OSError as error:
         raise TrialFailed(FailureKind.REJECTED, f"a caller cannot write to its output: {error.strerror}") from error
     bed.settle()
+
+
+def lent_outputs(reference: Reference, delivered: Outputs) -> frozenset[int]:
+    """Indices of outputs that are memory of an input, a parameter or a buffer, and change with it.
+
+    Where the reference returns an input's memory, a module may return memory of its own: that belongs to its caller.
+    """
+    lent = reference.lent_outputs
+    if not isinstance(delivered, RunnerMemory):
+        return lent.of_model | lent.of_inputs
+    return lent.of_model | frozenset(filter(delivered.is_lent, lent.of_inputs))
 
 
 def _overwritten(delivered: Outputs, lent: Collection[int]) -> str:

@@ -55,6 +55,30 @@ _libc.process_vm_readv.restype = _libc.process_vm_writev.restype = ctypes.c_ssiz
 
 
 @dataclass(frozen=True, slots=True)
+class _MappedPart:
+    """A part of a process's memory."""
+
+    start: int
+    end: int
+    rights: str
+    file: tuple[str, str]
+    """The device and the inode of what it maps."""
+
+
+def _mappings(process: int) -> list[_MappedPart]:
+    """Those of a process; none if they cannot be read."""
+    try:
+        lines = Path(f"/proc/{process}/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        (start, _, end), rights, _, device, inode = line.split()[0].partition("-"), *line.split()[1:5]
+        found.append(_MappedPart(int(start, 16), int(end, 16), rights, (device, inode)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class RunnerMemory:
     """Addresses in the memory of one process, one per output."""
 
@@ -97,15 +121,17 @@ class RunnerMemory:
 
     def is_lent_input(self, output: int) -> bool:
         """Whether the output lies in an input's memory, which is the only shared memory that its process can only read."""
-        try:
-            mappings = Path(f"/proc/{self.process}/maps").read_text(errors="replace").splitlines()
-        except OSError:
-            return False
-        for line in mappings:
-            (start, _, end), rights = line.split()[0].partition("-"), line.split()[1]
-            if int(start, 16) <= self.addresses[output] < int(end, 16):
-                return rights.startswith("r--s")
-        return False
+        mapping = self._mapping_of(output)
+        return mapping is not None and mapping.rights.startswith("r--s")
+
+    def is_lent(self, output: int) -> bool:
+        """Whether the output lies in memory that the judge has lent: it maps the same file."""
+        mapping = self._mapping_of(output)
+        return mapping is not None and mapping.file in {one.file for one in _mappings(os.getpid()) if one.rights.endswith("s")}
+
+    def _mapping_of(self, output: int) -> _MappedPart | None:
+        address = self.addresses[output]
+        return next((one for one in _mappings(self.process) if one.start <= address < one.end), None)
 
     def _read(self, here: list[_MemoryPiece], there: list[_MemoryPiece], count: int) -> None:
         self._transfer(_libc.process_vm_readv, here, there, count)
