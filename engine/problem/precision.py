@@ -6,7 +6,7 @@ Converts models, and keeps explicit casts inside a forward from narrowing again.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import CellType, FunctionType
 from typing import Any
@@ -89,6 +89,12 @@ _aten = torch.ops.aten
 _MADE_RANDOM = frozenset({_aten.rand, _aten.randn, _aten.rand_like, _aten.randn_like, _aten.normal})
 _FILLED_RANDOM = frozenset({_aten.uniform_, _aten.normal_, _aten.exponential_})
 """Operators that draw floating-point numbers: a generator gives others for float64 than for narrower types."""
+_DRAWING = frozenset(str(packet).rpartition(".")[2].rstrip("_") for packet in _MADE_RANDOM | _FILLED_RANDOM)
+
+
+def draws_numbers(operators: Collection[str]) -> bool:
+    """Whether one of these operators draws floating-point numbers."""
+    return any(name.rstrip("_") in _DRAWING for name in operators)
 
 
 class _InFloat64(OperatorMode):  # type: ignore[no-untyped-call]
