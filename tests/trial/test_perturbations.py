@@ -699,6 +699,18 @@ def test_a_matrix_of_one_number_keeps_neither_zeros_nor_symmetry(number: float) 
     assert not torch.equal(edges, edges.mT)
 
 
+@pytest.mark.parametrize("distribution", ["edges", "edges x5"])
+@pytest.mark.parametrize("shape", [(1, 3, 9, 5), (1, 9), (9, 1), (1,), (1, 1)])
+def test_a_dimension_of_one_place_has_no_edge(shape: tuple[int, ...], distribution: str) -> None:
+    """The whole tensor raised twice left attention over one sequence with nothing but its offset."""
+    given = torch.randn(shape)
+    for _ in range(30):
+        (edges,) = perturb((given,), distribution)
+        raised = (edges - given).round()
+        assert bool((raised == 0).any())
+        assert len(raised.unique()) <= 2, "each place is raised once"
+
+
 def test_prompts_have_words_for_every_perturbation() -> None:
     assert set(PERTURBED) == {UNEQUAL, GRADED, COPIES, THRESHOLDS, *PERTURBATIONS}
 

@@ -112,7 +112,10 @@ _MANY = 64
 
 
 def _at_edges(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
-    """The first and the last place of a random dimension are raised by 1000: a loop that misses one shows."""
+    """The first and the last place of a random dimension are raised by 1000: a loop that misses one shows.
+
+    Not of a dimension of one place: an offset of the whole tensor is no edge, and ``shifted`` and ``raised`` have it.
+    """
     return _edges_raised(tensor, rng, 1000.0)
 
 
@@ -122,9 +125,10 @@ def _at_edges_by_largest(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
 
 
 def _edges_raised(tensor: torch.Tensor, rng: Random, by: float) -> torch.Tensor:
-    if not tensor.numel() or not tensor.dim():
+    lines = [dim for dim, length in enumerate(tensor.shape) if length > 1]
+    if not tensor.numel() or not lines:
         return tensor
-    dim = rng.randrange(tensor.dim())
+    dim = rng.choice(lines)
     for place in (0, -1):
         tensor.select(dim, place).add_(by)
     return tensor
