@@ -9,6 +9,8 @@ from engine.domain.model import Blob, Interval, Measurement, PrecisionClass, Sig
 
 _DECIDED_BY_ROUNDING = 0.1
 """An error of the reference's own arithmetic, as a share of an output's spread."""
+_DECIDED_BY_VALUES = 0.01
+"""One that leaves a limit, several times as large, which tells kernels apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +60,11 @@ class CorrectnessCheck:
         own = self.classes.get(self.allowed.value)
         if own is None or own.rel_fro < _DECIDED_BY_ROUNDING:
             return found
+        fp32 = self.classes.get(PrecisionClass.FP32.value)
+        decided = fp32 is not None and fp32.rel_fro < _DECIDED_BY_VALUES
         return (
             f"{found}; its own {self.allowed} arithmetic errs by {own.rel_fro:.0%} of an output's spread: let it return what "
-            "rounding does not decide"
+            f"rounding does not decide{', or judge fp32 arithmetic with --tolerance class:fp32' if decided else ''}"
         )
 
 

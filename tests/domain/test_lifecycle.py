@@ -201,6 +201,17 @@ def test_a_refusal_says_that_rounding_decides_the_output() -> None:
     )
 
 
+@pytest.mark.parametrize(("fp32", "advice"), [(1e-4, ", or judge fp32 arithmetic with --tolerance class:fp32"), (0.02, "")])
+def test_a_refusal_names_a_class_whose_arithmetic_decides_the_output(fp32: float, advice: str) -> None:
+    """A U-Net in TF32, which is eager's own, errs by 45%; in fp32 it can be judged."""
+    classes = {"fp32": p.ClassErrors(fp32, 1e-3), "tf32": p.ClassErrors(0.45, 2.0)}
+    found = replace(b.gate(fooled_by="zeros"), allowed=m.PrecisionClass.TF32, classes=classes)
+    assert found.fooled.endswith(f"its own tf32 arithmetic errs by 45% of an output's spread: {_REMEDY}{advice}")
+
+
+_REMEDY = "let it return what rounding does not decide"
+
+
 def test_nothing_happens_in_a_closed_session() -> None:
     assert moves(b.fold(*BEGUN, e.SessionClosed("enough"))) == ()
 
