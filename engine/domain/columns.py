@@ -6,7 +6,8 @@ lower end of its interval there: where to look, not a verdict.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.domain import queries, suite
@@ -95,6 +96,22 @@ def dispatched(state: SessionState) -> tuple[tuple[Workload, Kernel], ...]:
     ]
     chosen = tuple((one, _best_on(state, one.name, base, own, rivals)) for one in workloads(state))
     return chosen if any(kernel.id != base.id for _, kernel in chosen) else ()
+
+
+def promise(state: SessionState, chosen: Sequence[tuple[Workload, Kernel]], over: Kernel | None = None) -> float:
+    """What these kernels, each on its workload, promise together: their speedup over a kernel, by default the incumbent.
+
+    The geometric mean of the ratios of the recorded speedups; 0 where one is missing.
+    """
+    lead = over or queries.incumbent(state)
+    theirs = speedups(state, lead) if lead is not None else {}
+    logs = []
+    for workload, kernel in chosen:
+        own, other = speedups(state, kernel).get(workload.name), theirs.get(workload.name)
+        if own is None or other is None or not other.value > 0 or not 0 < own.value < math.inf:
+            return 0.0
+        logs.append(math.log(own.value / other.value))
+    return math.exp(sum(logs) / len(logs)) if logs else 0.0
 
 
 def _best_on(state: SessionState, workload: str, base: Kernel, own: Mapping[str, Interval], rivals: list[Kernel]) -> Kernel:

@@ -211,6 +211,10 @@ class StoredDraft:
     tunables: Mapping[str, int] = field(default_factory=dict)
     form: str = ""
     """Digest of its normal form: equal for code that differs only in comments, layout and names; empty where unknown."""
+    members: tuple[str, ...] = ()
+    """The kernels of a dispatch."""
+    choices: tuple[WorkloadChoice, ...] = ()
+    """What a dispatch runs on each workload."""
 
 
 @dataclass(frozen=True, slots=True)

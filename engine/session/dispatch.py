@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.domain import columns
+from engine.domain import work as w
 from engine.domain.commands import SeedKernel
 from engine.domain.errors import CommandRejected
-from engine.domain.model import Contract, Workload
+from engine.domain.model import ENGINE, Contract, Workload
 from engine.domain.state import Kernel, SessionState
 from engine.session.ports import StoreBlob
 from engine.session.seeds import seed_command, seed_of
@@ -22,9 +23,20 @@ from engine.toolchain.dispatch import (
     is_dispatch,
     parse_dispatch,
 )
+from engine.toolchain.kernel_build import choices
 from engine.toolchain.kernel_file import KernelCode
 
 ReadCode = Callable[[Kernel], KernelCode]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A dispatch of the session's best kernels, made from the best single one."""
+
+    code: KernelCode
+    base: str
+    title: str
+    members: tuple[str, ...]
 
 
 def dispatch_command(state: SessionState, read: ReadCode, store_blob: StoreBlob) -> SeedKernel:
@@ -32,6 +44,27 @@ def dispatch_command(state: SessionState, read: ReadCode, store_blob: StoreBlob)
 
     Raises CommandRejected where there is nothing to choose from.
     """
+    made = dispatch_of(state, read)
+    return seed_command(store_blob, seed_of(made.code, {}), made.base, title=made.title, workloads=columns.workloads(state))
+
+
+def dispatch_draft(state: SessionState, read: ReadCode, store_blob: StoreBlob) -> w.Drafts:
+    """The dispatch of the session's best kernels, as the implementation of an idea of the search."""
+    try:
+        made = dispatch_of(state, read)
+    except CommandRejected as error:
+        return w.Drafts((), str(error))
+    code = made.code
+    stored = store_blob(code.text.encode("utf-8", "replace"))
+    draft = w.StoredDraft(
+        code.name, code.dialect, code.contract, stored, ENGINE, members=made.members,
+        choices=choices(code, columns.workloads(state)),
+    )  # fmt: skip
+    return w.Drafts((draft,))
+
+
+def dispatch_of(state: SessionState, read: ReadCode) -> Made:
+    """The dispatch of the session's best kernels. Raises CommandRejected where there is nothing to choose from."""
     base = columns.best_single(state)
     if len(columns.workloads(state)) < 2:
         raise CommandRejected("a dispatch chooses by shape, and this session has one workload: run it with --suite")
@@ -53,7 +86,7 @@ def dispatch_command(state: SessionState, read: ReadCode, store_blob: StoreBlob)
     code = KernelCode(text, base.dialect, base.contract, f"dispatch{base.dialect.suffix}")
     if known := _made_already(state, text):
         raise CommandRejected(f"{known.id} is the dispatch of {', '.join(known.members)} already")
-    return seed_command(store_blob, seed_of(code, {}), base.id, title=title, workloads=columns.workloads(state))
+    return Made(code, base.id, title, tuple(one.name for one in dispatch.members))
 
 
 def deciding(workloads: Sequence[Workload]) -> tuple[str, ...]:

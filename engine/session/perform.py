@@ -18,11 +18,14 @@ from engine.domain.device_waits import is_waiting
 from engine.domain.errors import BudgetExhausted, CallCancelled, EspalierError
 from engine.domain.model import Blob, Contract, Dialect, Failure, FailureKind
 from engine.domain.state import Kernel, SessionState
+from engine.domain.strategy.evidence import combines
 from engine.ideas.authoring import dialect_of
 from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Proposer, RepairRequest
 from engine.journal.blobs import Blobs
+from engine.session.dispatch import dispatch_draft
 from engine.session.ports import Bench, Say
 from engine.session.tuning import tune
+from engine.toolchain.kernel_file import KernelCode
 
 _LOG = logging.getLogger(__name__)
 
@@ -147,6 +150,10 @@ def _kernel_and_code(kernel_id: str, state: SessionState, effects: Effects) -> t
     return kernel, effects.blobs.text(kernel.source)
 
 
+def _code(kernel: Kernel, effects: Effects) -> KernelCode:
+    return KernelCode(effects.blobs.text(kernel.source), kernel.dialect, kernel.contract, kernel.name)
+
+
 async def _propose(work: w.Propose, state: SessionState, effects: Effects, calls: Calls) -> w.Result:
     known = dict.fromkeys((*work.parents, *(k.id for k in queries.frontier(state))))
     code = {k: effects.blobs.text(state.kernels[k].source) for k in known}
@@ -156,6 +163,8 @@ async def _propose(work: w.Propose, state: SessionState, effects: Effects, calls
 
 async def _implement(work: w.Implement, state: SessionState, effects: Effects, calls: Calls) -> w.Result:
     idea = state.ideas[work.idea]
+    if combines(idea):
+        return dispatch_draft(state, lambda one: _code(one, effects), effects.blobs.put)
     parent = state.kernels.get(idea.parent or "")
     code = effects.blobs.text(parent.source) if parent else None
     materials = {k: effects.blobs.text(state.kernels[k].source) for k in idea.materials if k in state.kernels}

@@ -10,13 +10,14 @@ from support import builders, sessions
 from support.sessions import on_suite, opened, ports
 
 from engine.cli.kernel_show import kernel_fields
-from engine.domain import columns, queries, suite
+from engine.domain import columns, predictions, queries, suite
 from engine.domain.commands import Command
 from engine.domain.errors import CommandRejected
 from engine.domain.events import Entry, KernelRaced
 from engine.domain.folds import advance
-from engine.domain.model import Workload
+from engine.domain.model import ENGINE, Workload
 from engine.domain.rules.lifecycle import parents
+from engine.domain.settings import Limits
 from engine.domain.state import SessionState, Stage
 from engine.ideas.prompts import context
 from engine.journal.blobs import Blobs
@@ -127,20 +128,44 @@ def test_the_heading_and_the_report_name_the_suite(searched: Searched) -> None:
     assert facts["workloads"] == "suite both: full, small; speedups are geometric means"
 
 
-@pytest.mark.slow
-def test_a_dispatch_of_the_best_kernels_is_judged_and_is_never_a_parent(tmp_path: Path) -> None:
-    shapes = tuple(Workload(f"rows_{rows}", {"batch_size": rows, "dim": 64}) for rows in (1, 8, 64, 512, 4096))
-    asked = opened()
-    asked = replace(asked, problem=replace(asked.problem, workloads=(*asked.problem.workloads, *shapes)))
-    names = [one.name for one in shapes]
+SHAPES = tuple(Workload(f"rows_{rows}", {"batch_size": rows, "dim": 64}) for rows in (1, 8, 64, 512, 4096))
+SHAPE_NAMES = [one.name for one in SHAPES]
+
+
+def run_on_shapes(folder: Path, kernels: int | None = None, *, new: bool = True) -> SessionState:
+    """A search on autopilot over five shapes, to its end, or to this many kernels."""
+    asked = opened(limits=Limits(rounds=3, kernels=kernels))
+    asked = replace(asked, problem=replace(asked.problem, workloads=(*asked.problem.workloads, *SHAPES)))
 
     async def search() -> None:
-        bench = FakeBench(Blobs(tmp_path).put, workloads=names)
-        async with LiveSession.create(tmp_path, on_suite(asked, names), ports(tmp_path, bench=bench)) as live:
-            await live.run()
+        given = ports(folder, bench=FakeBench(Blobs(folder).put, workloads=SHAPE_NAMES))
+        live = LiveSession.create(folder, on_suite(asked, SHAPE_NAMES), given) if new else LiveSession.resume(folder, given)
+        async with live as session:
+            await session.run()
 
     sessions.run(search)
-    searched = steer(tmp_path, lambda _: []).after
+    return steer(folder, lambda _: []).after
+
+
+def test_the_search_combines_the_best_kernels_of_the_shapes(tmp_path: Path) -> None:
+    state = run_on_shapes(tmp_path)
+    made = next(kernel for kernel in state.kernels.values() if len(kernel.members) > 1)
+    idea = state.ideas[made.idea]
+    assert (made.author, idea.author, idea.text.key) == (ENGINE, ENGINE, "dispatch:k6,k10")
+    assert {one.member for one in made.choices} == set(made.members)
+    assert made.stage is Stage.MEASURED
+    assert queries.incumbent(state) == made
+    assert predictions.best_gain(state, idea) is not None, "what was promised is compared with what was measured"
+    assert made.id not in {kernel.id for kernel in queries.frontier(state)}
+    assert made.id not in parents(state)
+    assert state.closed is not None
+    entries = read(tmp_path).entries
+    assert [decode(encode(entry)) for entry in entries] == list(entries)
+
+
+@pytest.mark.slow
+def test_a_dispatch_of_the_best_kernels_is_judged_and_is_never_a_parent(tmp_path: Path) -> None:
+    searched = run_on_shapes(tmp_path, 10)
     base = columns.best_single(searched)
     chosen = {one.name: kernel.id for one, kernel in columns.dispatched(searched)}
     assert base is not None
@@ -158,13 +183,7 @@ def test_a_dispatch_of_the_best_kernels_is_judged_and_is_never_a_parent(tmp_path
     with pytest.raises(CommandRejected, match=f"{made.id} is the dispatch of"):
         steer(tmp_path, dispatch)
 
-    async def step() -> None:
-        bench = FakeBench(Blobs(tmp_path).put, workloads=names)
-        async with LiveSession.resume(tmp_path, ports(tmp_path, bench=bench)) as live:
-            await live.run()
-
-    sessions.run(step)
-    after = steer(tmp_path, lambda _: []).after
+    after = run_on_shapes(tmp_path, new=False)
     assert after.kernels[made.id].stage is Stage.MEASURED
     assert made.id not in {kernel.id for kernel in queries.frontier(after)}
     assert made.id not in parents(after)

@@ -7,7 +7,7 @@ from engine.domain import queries, races, stopping
 from engine.domain import work as w
 from engine.domain.model import AGENT, Device, Failure, FailureKind, RaceOutcome, Succession
 from engine.domain.profile import Profile
-from engine.domain.rules import adaptive, tuning
+from engine.domain.rules import adaptive, dispatching, tuning
 from engine.domain.state import Idea, IdeaStatus, Kernel, Round, SessionState, Stage
 
 
@@ -186,9 +186,11 @@ def _between_rounds(state: SessionState) -> tuple[e.Event, ...]:
         return (e.RoundOpened(number, parents(state)),)
     if _is_busy(state):
         return ()
+    reason = _end_reason(state)
+    if number and (combined := dispatching.owed(state, ending=reason is not None)):
+        return combined
     if number and adaptive.is_adaptive(state) and (race := adaptive.race_due(state)):
         return race
-    reason = _end_reason(state)
     if reason is not None:
         last_work = queries.finalist(state) or tuning.finalist(state)
         return () if last_work is not None else (e.SessionClosed(reason),)

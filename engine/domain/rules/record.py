@@ -265,7 +265,7 @@ def _implemented(state: SessionState, work: w.Implement, result: w.Drafts) -> tu
         events.append(
             e.KernelDrafted(
                 kernel, idea.id, idea.parent, idea.round, draft.author, draft.name, draft.dialect, draft.contract,
-                draft.source, draft.tunables, form=draft.form,
+                draft.source, draft.tunables, form=draft.form, members=draft.members, choices=draft.choices,
             )
         )  # fmt: skip
     same = [f"the same code as {kernel} but for comments, layout and names" for kernel in dict.fromkeys(alike)]

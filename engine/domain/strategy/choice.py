@@ -107,7 +107,7 @@ class _Search:
         among: Sequence[str] = candidates(self.belief) if focus is None else self._lineage(focus) or [focus.root]
         limit = round(self.belief.constants.parents)
         ranked = sorted(among, key=self._prospect, reverse=True)[:limit]
-        pinned = [k for k, c in self.belief.evidence.kernels.items() if c.pinned and k not in ranked]
+        pinned = [k for k, c in self.belief.evidence.kernels.items() if c.pinned and not c.combined and k not in ranked]
         return (*ranked, *pinned)
 
     def _value(self, parent: str) -> float:

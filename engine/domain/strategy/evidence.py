@@ -16,6 +16,8 @@ from engine.domain.strategy.values import WINDOW, Parent, variance, with_races
 
 TUNE = "tune"
 """The stem of ideas that only change the values of tunables, and the beginning of their keys."""
+DISPATCH = "dispatch"
+"""The beginning of the keys of dispatches that the search makes: they combine kernels and say nothing of an idea's worth."""
 _IDEAS = 2 * WINDOW
 """The latest ideas that are read: most are asked for and never tried."""
 _BEST = 64
@@ -124,6 +126,11 @@ def stem_of(idea: Idea) -> str:
     return idea.text.key.partition("#")[0] or idea.repeats or idea.id
 
 
+def combines(idea: Idea) -> bool:
+    """Whether it is a dispatch of the search."""
+    return idea.text.key.startswith(f"{DISPATCH}:")
+
+
 def evidence(state: SessionState) -> Evidence:
     """The evidence of a session, within its window."""
     assert state.opened is not None
@@ -132,7 +139,7 @@ def evidence(state: SessionState) -> Evidence:
     tables = _Tables()
     latest = list(islice(queries.newest_first(state.ideas), _IDEAS))
     for idea in reversed(latest):
-        if idea.parent is not None:
+        if idea.parent is not None and not combines(idea):
             _add(state, kernels, tables, idea, idea.parent)
     tables.tried.sort(key=lambda one: one[0].round)  # an idea may be tried many rounds after it was proposed
     trials = tuple(_trial(kernels, *one) for one in tables.tried[-WINDOW:])
@@ -189,6 +196,7 @@ def _candidates(state: SessionState) -> dict[str, Parent]:
         found[kernel.id] = Parent(
             kernel.id, kernel.parent, math.log(ratio.value), variance(ratio), stem_of(idea) if idea else "",
             kernel.id in state.pinned, bool(kernel.tunables) and state.models.source != AGENT, bool(kernel.same_as),
+            bool(kernel.members),
         )  # fmt: skip
     return with_races(state, found)
 

@@ -29,7 +29,7 @@ def step_from_latest(belief: Belief, focus: Focus | None, *, may_ask: bool) -> N
     if any(kernel.pinned for kernel in evidence.kernels.values()):  # the engineer says where to build
         return None
     latest = next((trial.child for trial in reversed(evidence.trials) if trial.child is not None), None)
-    if latest is None or evidence.kernels[latest].copy:
+    if latest is None or evidence.kernels[latest].copy or evidence.kernels[latest].combined:
         return None
     if may_ask:
         fresh = evidence.asked.get(latest, 0) < MOST_ASKED

@@ -9,11 +9,12 @@ from engine.domain import predictions
 from engine.domain.round_plan import CategoryRate
 from engine.domain.state import Idea, SessionState
 from engine.domain.stats import significant
-from engine.domain.strategy.evidence import TUNE, bottleneck
+from engine.domain.strategy.evidence import TUNE, bottleneck, combines
 
 
 def rates(states: Iterable[SessionState]) -> tuple[CategoryRate, ...]:
-    """Category × bottleneck → what its ideas gained, without the naive port and without ideas that only tune."""
+    """Category × bottleneck → what its ideas gained, without the naive port, and without ideas that only tune or
+    combine kernels."""
     found: dict[tuple[str, str], list[tuple[bool, float | None]]] = {}
     for state in states:
         for idea in state.ideas.values():
@@ -24,7 +25,7 @@ def rates(states: Iterable[SessionState]) -> tuple[CategoryRate, ...]:
 
 def _outcome(state: SessionState, idea: Idea) -> tuple[bool, float | None] | None:
     """Whether an idea beat its parent, and the logarithm of its gain if it was measured; ``None`` while that is open."""
-    if idea.round == 0 or not idea.implemented or idea.text.key.startswith(f"{TUNE}:"):
+    if idea.round == 0 or not idea.implemented or combines(idea) or idea.text.key.startswith(f"{TUNE}:"):
         return None
     gain = predictions.best_gain(state, idea)
     if gain is None:

@@ -68,7 +68,8 @@ class NextStep:
 
 def candidates(belief: Belief) -> list[str]:
     """All kernels that can be parents."""
-    return [k for k in belief.parents if not belief.evidence.kernels[k].copy]
+    known = belief.evidence.kernels
+    return [k for k in belief.parents if not known[k].copy and not known[k].combined]
 
 
 def open_ideas(belief: Belief) -> dict[str, list[OpenIdea]]:

@@ -36,6 +36,8 @@ class Parent:
     """Whether other values of its tunables can be tried."""
     copy: bool = False
     """Whether it has the machine code of another one, on which the search builds instead."""
+    combined: bool = False
+    """Whether it is a dispatch, on whose members the search builds instead."""
 
 
 def variance(ratio: Interval) -> float:
