@@ -8,7 +8,7 @@ from engine.cli.exit_codes import AWAITING, BAD_INPUT, DOUBTED, FAILED, INTERRUP
 from engine.cli.output import show, show_json
 from engine.cli.session_access import shell_name
 from engine.cli.verbosity import quiet
-from engine.domain import corroboration, queries, races, stopping
+from engine.domain import columns, corroboration, queries, races, stopping
 from engine.domain.state import SessionState
 from engine.domain.work import WorkKey, WorkKind
 from engine.journal.shipped import is_shipped
@@ -87,7 +87,16 @@ def next_steps(state: SessionState, folder: Path, outcome: Outcome | None) -> li
         options = "".join(f" {_LIFTED[limit]} none" for limit in stopping.limits_reached(state))
         rounds = queries.rounds_done(state) + 3
         more = f"espalier session limits {name} --rounds {rounds}{options}, {resume}: three more rounds"
-    return [*_best_kernel_steps(state, name), *([again] if undecided else []), more]
+    return [*_best_kernel_steps(state, name), *_dispatch_step(state, name), *([again] if undecided else []), more]
+
+
+def _dispatch_step(state: SessionState, name: str) -> list[str]:
+    """On a suite, the dispatch that its kernels' times promise."""
+    found = columns.combination(state)
+    if found is None:
+        return []
+    promised = f"{' and '.join(found.names)} by shape, {ratio(found.promise)}× of {state.incumbent} as measured"
+    return [f"espalier kernel dispatch {name}, then espalier open {name}: {promised}"]
 
 
 def _best_kernel_steps(state: SessionState, name: str) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.domain import queries, suite
-from engine.domain.model import Interval, Workload
+from engine.domain.model import Contract, Interval, Workload
 from engine.domain.state import Kernel, SessionState, Stage
 
 
@@ -23,6 +23,26 @@ class Behind:
     own: Interval
     best: Kernel
     theirs: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """The kernels that a dispatch would run, each on its workloads, where together they promise enough."""
+
+    base: Kernel
+    """The best single kernel, which it is made from."""
+    chosen: tuple[tuple[Workload, Kernel], ...]
+    promise: float
+    """The speedup over the incumbent, by the recorded speedups."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The kernels, the oldest first."""
+        return tuple(sorted({kernel.id for _, kernel in self.chosen}, key=lambda name: (len(name), name)))
+
+
+LEAST_PROMISE = 1.02
+"""About what a race over a suite can tell, for the price of one verdict."""
 
 
 def workloads(state: SessionState) -> tuple[Workload, ...]:
@@ -96,6 +116,18 @@ def dispatched(state: SessionState) -> tuple[tuple[Workload, Kernel], ...]:
     ]
     chosen = tuple((one, _best_on(state, one.name, base, own, rivals)) for one in workloads(state))
     return chosen if any(kernel.id != base.id for _, kernel in chosen) else ()
+
+
+def combination(state: SessionState) -> Combination | None:
+    """What a dispatch would combine; ``None`` if it promises less than ``LEAST_PROMISE`` over the incumbent.
+
+    Python modules are not combined.
+    """
+    base, chosen = best_single(state), dispatched(state)
+    if base is None or base.contract is Contract.MODULE or not chosen:
+        return None
+    found = promise(state, chosen)
+    return Combination(base, chosen, found) if found >= LEAST_PROMISE else None
 
 
 def promise(state: SessionState, chosen: Sequence[tuple[Workload, Kernel]], over: Kernel | None = None) -> float:

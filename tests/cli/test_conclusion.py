@@ -13,7 +13,10 @@ from engine.cli.conclusion import next_steps
 from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import rules
+from engine.domain.folds import advance
 from engine.domain.settings import Limits
+from engine.domain.state import SessionState
+from engine.journal import journal
 
 
 def test_more_rounds_are_not_advised_where_no_idea_is_left(tmp_path: Path) -> None:
@@ -48,3 +51,16 @@ def test_three_more_rounds_are_three_more_than_the_limit_that_was_reached(strate
     assert state.closed == "2 of 2 rounds done"
     *_, more = next_steps(state, tmp_path, None)
     assert f"--rounds 5, then espalier open {tmp_path}: three more rounds" in more
+
+
+def test_a_dispatch_that_measured_kernels_promise_is_advised(tmp_path: Path) -> None:
+    """The recorded session's race of that dispatch measured 1.236."""
+    entries = journal.read(Path(__file__).parents[2] / "sessions" / "gemm_fp8").entries
+    ended = next(place for place, entry in enumerate(entries) if isinstance(entry.event, e.SessionClosed))
+    before, after = (advance(SessionState(), part) for part in (entries[: ended + 1], entries))
+    (step,) = [words for words in next_steps(before, tmp_path, None) if "kernel dispatch" in words]
+    assert (
+        step
+        == f"espalier kernel dispatch {tmp_path}, then espalier open {tmp_path}: k3 and k4 by shape, 1.24× of k3 as measured"
+    )
+    assert not [words for words in next_steps(after, tmp_path, None) if "kernel dispatch" in words], "k7 is that dispatch"

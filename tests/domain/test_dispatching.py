@@ -97,7 +97,7 @@ def test_the_same_kernels_are_combined_once() -> None:
 
 
 def test_a_better_single_kernel_is_awaited_while_rounds_find_one() -> None:
-    """What is combined before is combined anew."""
+    """What is combined before is combined again."""
     assert not combined(between_rounds(LEFT, RIGHT, rounds=0))
     assert combined(between_rounds(LEFT, RIGHT, rounds=1))
     assert combined(between_rounds(LEFT, RIGHT, rounds=0, limits=Limits(rounds=0))), "no round follows"
@@ -110,7 +110,7 @@ def test_a_dispatch_promises_the_mean_of_its_members() -> None:
 
 
 def test_the_strategy_learns_nothing_from_a_dispatch() -> None:
-    """It is no idea of its own: the category would be credited with what its members gained."""
+    """It combines kernels: the category would be credited with what its members gained."""
     state = between_rounds(LEFT, RIGHT)
     after = then(state, *rules.automatic(state), e.IdeaImplemented("i2", (), "nothing can decide"))
     assert evidence(after).trials == evidence(state).trials
