@@ -93,7 +93,7 @@ def test_the_memory_of_killed_processes_is_awaited(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(retrying, "_POLL_S", 0.0)
     plans = Plans()
     gpu = Device("cuda", 0, "H200", "9.0", 132, 1 << 25, 1 << 37, "torch")
-    with pytest.raises(TrialFailed, match="has enough without it"):
+    with pytest.raises(TrialFailed, match="has enough without it: 1 bytes of 137 GB are free"):
         retried(act, cast(Any, plans), plans, gpu, trying=True)
     assert held[:6] == [-1.0, 0.0, 0.01, 0.02, 0.9, -1.0]
     assert plans.now == 0

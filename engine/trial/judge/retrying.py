@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from engine.domain import memory_text
 from engine.domain.model import Device, FailureKind
 from engine.trial.judge.failures import TrialFailed, TrustedProcessLost
 from engine.trial.judge.process_pool import ProcessPool
@@ -19,7 +20,6 @@ _FREE_SHARE = 0.1
 _RELEASE_S = 10.0
 """Seconds in which a driver releases the memory of processes that were killed: a full device takes more than one."""
 _POLL_S = 0.05
-_OUT_OF_MEMORY = "the device ran out of memory during its trial and has enough without it"
 
 
 class Plans(Protocol):
@@ -62,18 +62,25 @@ def retried(act: Callable[[], Reply], pool: ProcessPool, plans: Plans, device: D
             if not ran_out(error):
                 raise
             if not _tighten(pool, plans, device, fully=trying):
-                if trying and _has_room(device):
-                    break
+                if trying and (free := _room(device)):
+                    _restore(pool, plans, tightened=tightened)
+                    raise TrialFailed(FailureKind.REJECTED, _blamed(free, device)) from error
                 raise
             tightened = True
-    _restore(pool, plans, tightened=tightened)
-    raise TrialFailed(FailureKind.REJECTED, _OUT_OF_MEMORY)
+
+
+def _blamed(free: float, device: Device) -> str:
+    """Names what is free without the kernel: little of the device's memory says that other programs hold it."""
+    return (
+        f"the device ran out of memory during its trial and has enough without it: {memory_text.size(free)} of "
+        f"{memory_text.size(device.memory_bytes)} are free"
+    )
 
 
 def _tighten(pool: ProcessPool, plans: Plans, device: Device, *, fully: bool) -> bool:
     """End every process and let all memory go; false if the plan cannot be more frugal."""
     pool.close()
-    _has_room(device)
+    _room(device)
     return plans.tighten(fully=fully)
 
 
@@ -84,15 +91,15 @@ def _restore(pool: ProcessPool, plans: Plans, *, tightened: bool) -> None:
         plans.restore()
 
 
-def _has_room(device: Device) -> bool:
-    """Whether memory is free, waiting while the driver releases what killed processes held."""
+def _room(device: Device) -> float:
+    """The bytes that are free, 0 if they are few. Waits while the driver releases what killed processes held."""
     if device.kind == "cpu":
-        return False
+        return 0.0
     until = time.monotonic() + _RELEASE_S
     while True:
         free, total = torch.cuda.mem_get_info(device.index)
         if free > _FREE_SHARE * total:
-            return True
+            return float(free)
         if time.monotonic() > until:
-            return False
+            return 0.0
         time.sleep(_POLL_S)
