@@ -229,9 +229,10 @@ def pending_ideas(state: SessionState) -> tuple[Idea, ...]:
 def awaits_agent(state: SessionState, idea: Idea) -> bool:
     """Whether a coding agent is expected to write this approved idea: no model of the session is asked for it.
 
-    So it is for an agent's own idea, and in a session without other proposers, unless the engineer named a writer.
+    So it is for an agent's own idea, and in a session without other proposers, unless the engineer named a writer. The code of
+    the engine's ideas is made from kernels of the tree.
     """
-    if idea.status is not IdeaStatus.SELECTED or idea.implemented or idea.writer:
+    if idea.status is not IdeaStatus.SELECTED or idea.implemented or idea.writer or idea.author.is_engine:
         return False
     own = state.models.source == AGENT and not state.models.writer and (idea.round > 0 or idea.author.decides)
     return idea.author.is_agent or own

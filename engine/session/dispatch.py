@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from engine.domain import columns
 from engine.domain import work as w
 from engine.domain.commands import SeedKernel
-from engine.domain.errors import CommandRejected
+from engine.domain.errors import CommandRejected, KernelCodeError
 from engine.domain.model import ENGINE, Contract, Workload
 from engine.domain.state import Kernel, SessionState
 from engine.session.ports import StoreBlob
@@ -49,10 +49,10 @@ def dispatch_command(state: SessionState, read: ReadCode, store_blob: StoreBlob)
 
 
 def dispatch_draft(state: SessionState, read: ReadCode, store_blob: StoreBlob) -> w.Drafts:
-    """The dispatch of the session's best kernels, as the implementation of an idea of the search."""
+    """The dispatch of the session's best kernels, as the implementation of an idea of the search; or why there is none."""
     try:
         made = dispatch_of(state, read)
-    except CommandRejected as error:
+    except (CommandRejected, KernelCodeError) as error:
         return w.Drafts((), str(error))
     code = made.code
     stored = store_blob(code.text.encode("utf-8", "replace"))

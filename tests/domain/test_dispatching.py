@@ -12,7 +12,7 @@ from support import builders as b
 from engine.domain import columns, rules, suite
 from engine.domain import events as e
 from engine.domain.folds import advance
-from engine.domain.model import RaceOutcome, Succession
+from engine.domain.model import AGENT, RaceOutcome, Succession
 from engine.domain.rules import adaptive
 from engine.domain.settings import Limits, Mode
 from engine.domain.state import SessionState, Stage
@@ -131,3 +131,11 @@ def test_the_adaptive_strategy_builds_on_the_members_of_a_dispatch() -> None:
     decided = adaptive.decision(searched, may_ask=True)
     assert decided.ranked
     assert "k3" not in decided.ranked
+
+
+def test_no_agent_is_awaited_for_a_dispatch() -> None:
+    """A session whose ideas come from coding agents alone would have waited for its code for ever."""
+    state = between_rounds(LEFT, RIGHT)
+    after = then(state, *rules.automatic(state))
+    agents = replace(after, models=replace(after.models, source=AGENT))
+    assert [str(work.key) for work in rules.next_work(agents)] == ["implement:i2"]

@@ -27,7 +27,7 @@ from engine.report.page.content import page
 from engine.report.text.kernel import kernel_lines
 from engine.report.text.lines import plain
 from engine.report.text.tree import heading
-from engine.session.dispatch import dispatch_command
+from engine.session.dispatch import dispatch_command, dispatch_draft
 from engine.session.fake_bench import FakeBench
 from engine.session.live import LiveSession
 from engine.session.seeds import recorded_code
@@ -195,3 +195,16 @@ def test_a_session_on_one_workload_has_no_dispatch(tmp_path: Path) -> None:
     state = sessions.whole(tmp_path / "s")
     with pytest.raises(CommandRejected, match="this session has one workload: run it with --suite"):
         dispatch_command(state, lambda one: recorded_code(tmp_path / "s", one), lambda data: "")
+
+
+def test_a_dispatch_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+    """The session goes on without it."""
+    state = run_on_shapes(tmp_path, 10)
+    assert state.opened is not None
+    alike = tuple(replace(one, settings={}) for one in state.opened.problem.workloads)
+    undecided = replace(state, opened=replace(state.opened, problem=replace(state.opened.problem, workloads=alike)))
+    found = dispatch_draft(undecided, lambda one: recorded_code(tmp_path, one), lambda data: "")
+    assert (found.drafts, found.note) == (
+        (),
+        "the workloads of the suite differ in no setting that each of them states: nothing can decide",
+    )
