@@ -53,7 +53,9 @@ def parse_duration(text: str) -> float:
     """Seconds from ``90``, ``90s``, ``15m`` or ``2h``. Raises ValueError."""
     match = _DURATION.fullmatch(text)
     seconds = float(match[1]) if match is not None else 0.0
-    if match is None or not 0.0 < seconds < math.inf:
+    if match is not None and seconds == 0.0:
+        raise ValueError(f"{text[:100]!r} is too short: give a time above zero, in seconds (90), minutes (15m) or hours (2h)")
+    if match is None or not seconds < math.inf:
         raise ValueError(f"{text[:100]!r} is not a duration: use seconds (90), minutes (15m) or hours (2h)")
     return seconds * _UNITS[match[2] or "s"]
 

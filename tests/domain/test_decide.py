@@ -251,6 +251,13 @@ def test_non_finite_limits_are_rejected(state: SessionState, figure: float) -> N
             rules.decide(state, command)
 
 
+def test_an_invalid_limit_is_named(state: SessionState) -> None:
+    with pytest.raises(CommandRejected, match=r"of plateau, 10000000000000: give a number up to 1,000,000,000,000, or none"):
+        rules.decide(state, c.SetLimits(Limits(rounds=5, plateau=10**13)))
+    with pytest.raises(CommandRejected, match="invalid limit of dollars, inf"):
+        rules.decide(state, c.SetPauses(Pauses(usd=float("inf"))))
+
+
 def test_limits_that_no_float_holds_are_rejected(state: SessionState) -> None:
     huge = 10**400
     for command in (c.SetLimits(Limits(rounds=huge)), c.SetLimits(Limits(tokens=huge)), c.SetPauses(Pauses(round=huge))):

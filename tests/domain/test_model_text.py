@@ -71,7 +71,7 @@ def test_options_are_written_by_role() -> None:
         ("temperature", "nan", "is not a number from 0 to 2"),
         ("max_output", "code=12", "max output: '12' is not a whole number from 256 to 10,000,000"),
         ("max_output", "\u0661\u0662\u0663\u0664", "is not a whole number"),
-        ("timeout", "0s", "timeout: '0s' is not a duration"),
+        ("timeout", "0s", "timeout: '0s' is too short: give a time above zero"),
         ("patience", "soon", "patience: 'soon' is not a duration"),
         ("patience", "", "patience: '' is not a duration"),
         ("concurrency", "65", "concurrency: '65' is not a whole number from 1 to 64"),

@@ -65,23 +65,27 @@ def _note(state: SessionState, target: str, text: str) -> e.Event:
 
 def _limits(state: SessionState, changed: e.LimitsChanged) -> tuple[e.Event, ...]:
     limits = changed.limits
-    _bounded(limits.rounds, limits.seconds, limits.kernels, limits.tokens, limits.usd, limits.plateau, limits.light)
+    _bounded(
+        rounds=limits.rounds, time=limits.seconds, kernels=limits.kernels, tokens=limits.tokens, dollars=limits.usd,
+        plateau=limits.plateau, SOL=limits.light,
+    )  # fmt: skip
     if state.closed is None:
         return (changed,)
     still = stopping.reopened_stop(state, limits)
     return (changed,) if still is not None else (changed, e.SessionReopened())
 
 
-def _bounded(*figures: float | None) -> None:
-    """Raises CommandRejected for NaN, infinity and huge numbers: nothing exceeds them, so the limit would be none."""
-    for figure in figures:
+def _bounded(**figures: float | None) -> None:
+    """Raises CommandRejected for NaN, infinity and huge numbers, by name: nothing exceeds them, so the limit would be none."""
+    for name, figure in figures.items():
         if figure is not None and not abs(figure) <= LARGEST_LIMIT:
-            raise CommandRejected(f"invalid limit {figure}: give a number up to {LARGEST_LIMIT}, or none")
+            raise CommandRejected(f"invalid limit of {name}, {figure}: give a number up to {LARGEST_LIMIT:,}, or none")
 
 
 def _models(models: ModelSettings) -> e.Event:
-    temperatures = [options.temperature for options in models.options.values()]
-    _bounded(models.patience, *temperatures, *(options.timeout for options in models.options.values()))
+    _bounded(patience=models.patience)
+    for options in models.options.values():
+        _bounded(temperature=options.temperature, timeout=options.timeout)
     if models.patience < 0 or models.concurrency < 1:
         raise CommandRejected("patience cannot be negative, and at least one call must be allowed at a time")
     return e.ModelsChanged(models)
@@ -90,7 +94,7 @@ def _models(models: ModelSettings) -> e.Event:
 def _pausing(state: SessionState, command: c.SetPauses | c.PauseSearch | c.ResumeSearch) -> tuple[e.Event, ...]:
     match command:
         case c.SetPauses(pauses):
-            _bounded(pauses.tokens, pauses.usd, pauses.round)
+            _bounded(tokens=pauses.tokens, dollars=pauses.usd, rounds=pauses.round)
             return (e.PausesChanged(pauses),)
         case c.PauseSearch(reason):
             if state.paused is not None or state.closed is not None:
