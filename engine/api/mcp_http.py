@@ -1,4 +1,7 @@
-"""Serves the MCP server over streamable HTTP on this machine: a token for every request, and no foreign host or origin."""
+"""Serves the MCP server over streamable HTTP on this machine: a token for every request, and no foreign host or origin.
+
+The SDK takes a request whose id is of another type for a notification and accepts it with 202; it gets an error here.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from typing import Any
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine.api.mcp_messages import refused_id
 
 HOST = "127.0.0.1"
 PATH = "/mcp"
@@ -31,7 +36,47 @@ def http_app(server: MCPServer[Any], token: str) -> ASGIApp:
         allowed_hosts=[f"{host}:*" for host in _HOSTS],
         allowed_origins=[f"http://{host}:*" for host in _HOSTS],
     )
-    return _WithToken(server.streamable_http_app(streamable_http_path=PATH, transport_security=security, host=HOST), token)
+    app = server.streamable_http_app(streamable_http_path=PATH, transport_security=security, host=HOST)
+    return _WithToken(_WithIds(app), token)
+
+
+class _WithIds:
+    """Answers 400 to a request whose id is neither a text nor a whole number."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        received = await _received(receive)
+        refused = refused_id(b"".join(part.get("body", b"") for part in received))
+        if refused is None:
+            await self._app(scope, _again(received, receive), send)
+            return
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 400, "headers": headers})
+        await send({"type": "http.response.body", "body": refused.model_dump_json().encode()})
+
+
+async def _received(receive: Receive) -> list[Message]:
+    """The parts of a request's body, until it is complete or its client is gone."""
+    parts = [await receive()]
+    while parts[-1].get("more_body", False):
+        parts.append(await receive())
+    return parts
+
+
+def _again(parts: list[Message], receive: Receive) -> Receive:
+    """Receives the parts first, then what comes after them."""
+    left = iter(parts)
+
+    async def received() -> Message:
+        part = next(left, None)
+        return part if part is not None else await receive()
+
+    return received
 
 
 class _WithToken:

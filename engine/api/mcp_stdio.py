@@ -4,14 +4,13 @@ A thread that waits for input cannot be interrupted. So another thread copies th
 socket: to the server it looks like a client that hung up, and it releases its sessions.
 
 The SDK drops a line that is not a message, and takes a request with an id of another type for a notification. The client
-would wait indefinitely for an answer, so it gets one here.
+would wait indefinitely for an answer, so it gets one (``mcp_messages``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
-import json
 import logging
 import os
 import signal
@@ -26,8 +25,10 @@ from anyio.streams.memory import MemoryObjectSendStream
 from mcp.server.mcpserver import MCPServer
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
-from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCNotification, jsonrpc_message_adapter
+from mcp_types import JSONRPCNotification, jsonrpc_message_adapter
 from pydantic import ValidationError
+
+from engine.api.mcp_messages import refusal, refused_id
 
 _LOG = logging.getLogger(__name__)
 _STDIN = 0
@@ -89,35 +90,13 @@ async def _read(
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValidationError as error:
-                refusal = _refusal(error)
+                answered = refusal(error)
             else:
-                refusal = _refused_id(line) if isinstance(message, JSONRPCNotification) else None
-                if refusal is None:
+                answered = refused_id(line) if isinstance(message, JSONRPCNotification) else None
+                if answered is None:
                     await messages.send(SessionMessage(message))
-            if refusal is not None:
-                await answer(SessionMessage(refusal))
-
-
-def _refused_id(line: str) -> JSONRPCError | None:
-    """The answer to a request whose id is neither a text nor a whole number: the SDK takes it for a notification."""
-    if "id" not in json.loads(line):
-        return None
-    fault = ErrorData(code=INVALID_REQUEST, message="the id of a request is a text or a whole number: send it again with one")
-    return JSONRPCError(jsonrpc="2.0", id=None, error=fault)
-
-
-def _refusal(error: ValidationError) -> JSONRPCError | None:
-    """The answer to a line that is not a message. A request is found among the errors, as it lacks what a reply has."""
-    faults = error.errors(include_url=False, include_context=False)
-    if faults[0]["type"] == "json_invalid":
-        if not str(faults[0]["input"]).strip():
-            return None
-        fault = ErrorData(code=PARSE_ERROR, message="the line is not JSON: send one JSON-RPC message per line")
-        return JSONRPCError(jsonrpc="2.0", id=None, error=fault)
-    whole = next((one["input"] for one in faults if one["type"] == "missing" and isinstance(one["input"], dict)), {})
-    given = whole.get("id") if "method" in whole else None
-    fault = ErrorData(code=INVALID_REQUEST, message="the line is not a JSON-RPC 2.0 message, or not one alone")
-    return JSONRPCError(jsonrpc="2.0", id=given if type(given) in (int, str) else None, error=fault)
+            if answered is not None:
+                await answer(SessionMessage(answered))
 
 
 def _copy(wire: int, server: socket.socket) -> None:

@@ -323,6 +323,24 @@ def test_a_server_of_one_session_shows_no_other(folder: Path) -> None:
     talk(act, folder.parent, only=str(folder))
 
 
+@pytest.mark.parametrize("odd", ["null", "1.5", "true", "[1]", '{"a": 1}'])
+def test_http_answers_a_request_with_an_id_of_another_type(tmp_path: Path, odd: str) -> None:
+    app = http_app(make_server(AgentLimits(tmp_path), "tester"), "right")
+    request = f'{{"jsonrpc": "2.0", "id": {odd}, "method": "ping"}}'
+    headers = {"authorization": "Bearer right", "accept": "application/json, text/event-stream"}
+    headers["content-type"] = "application/json"
+
+    async def main() -> None:
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1:1") as client:
+            refused = await client.post("/mcp", content=request, headers=headers)
+        assert refused.status_code == 400
+        assert refused.headers["content-type"] == "application/json"
+        assert refused.json()["id"] is None
+        assert refused.json()["error"]["message"].startswith("the id of a request is a text or a whole number")
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
 @pytest.mark.slow
 def test_http_needs_the_token_and_refuses_foreign_hosts_and_origins(tmp_path: Path) -> None:
     app = http_app(make_server(AgentLimits(tmp_path), "tester"), "right")
