@@ -57,3 +57,18 @@ def test_a_name_that_only_the_reference_defines_is_explained() -> None:
     assert last == (
         "NameError: name 'math' is not defined in the kernel's file: import or define it there, even if the reference does"
     )
+
+
+def test_a_text_that_cannot_be_encoded_is_escaped() -> None:
+    text = _error_text(ValueError("no file \udc80"))
+    text.encode()
+    assert text.splitlines()[-1] == "ValueError: no file \\udc80"
+    assert _error_text(NameError("\udc80")).endswith("import or define it there, even if the reference does")
+
+
+def test_an_error_without_a_text_has_its_kind() -> None:
+    class Silent(ValueError):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    assert "Silent: <exception str() failed>" in _error_text(Silent("one"))

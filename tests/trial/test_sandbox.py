@@ -409,6 +409,7 @@ def test_a_frozen_runner_does_not_run(bare: BareRunner) -> None:
         ),
         (("os.write(2, b'late')", "os._exit(3)"), FailureKind.CRASHED, "its process exited during the call: late"),
         (("raise ValueError('of its own')",), FailureKind.CRASHED, "ValueError: of its own"),
+        (("raise ValueError('odd \\udc80')",), FailureKind.CRASHED, "ValueError: odd \\udc80"),
         (("raise SystemExit(0)",), FailureKind.CRASHED, "SystemExit: 0"),
         (("x[0] = 9", "return x.clone()"), FailureKind.CRASHED, "a write to an input"),
         (("return x[:3]",), FailureKind.MISMATCH, "has shape (3,) instead of (8,)"),

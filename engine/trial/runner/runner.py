@@ -208,14 +208,29 @@ def _error_text(error: BaseException) -> str:
     """The traceback with the line in the candidate's file; the last line is the error, and what it means on a CPU.
 
     Of a long message (a compiler's, for example) the first two lines are repeated there: its end is advice on options.
+    The candidate's exception may refuse to become a text, or become one that no encoding has.
     """
-    last = head_and_tail("".join(traceback.format_exception(error)[-6:]), _LONGEST_TEXT)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    last = head_and_tail(_encodable("".join(traceback.format_exception(error)[-6:])), _LONGEST_TEXT)
+    said = _message(error)
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
     if _device() == "cpu" and (wants := next(filter(_asks_for_gpu, lines), "")):
         return f"{last}\n{WANTS_GPU}: {type(error).__name__}: {wants[:_LONGEST_LINES]}"
     if type(error) is NameError:
-        return f"{last}\nNameError: {error} in the kernel's file: import or define it there, even if the reference does"
+        return f"{last}\nNameError: {said} in the kernel's file: import or define it there, even if the reference does"
     return last if len(lines) < 2 else f"{last}\n{type(error).__name__}: {' '.join(lines[:2])[:_LONGEST_LINES]}"
+
+
+def _message(error: BaseException) -> str:
+    """What the error says; nothing if it fails to say it."""
+    try:
+        return _encodable(str(error))
+    except Exception:
+        return ""
+
+
+def _encodable(text: str) -> str:
+    """The text with lone surrogates, which no message can carry, as ``\\udc80``."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _asks_for_gpu(line: str) -> bool:
