@@ -172,14 +172,14 @@ def _sizes(state: SessionState) -> dict[str, int]:
 
 
 def _best_branch_first(state: SessionState) -> Order:
-    best: dict[str, float] = {}
+    """By the rank of a branch's best kernel; branches without a ranked kernel keep their order, last."""
+    best = {kernel.id: place for place, kernel in enumerate(queries.ranked(state))}
+    last = len(best)
     for name in reversed(_topological(state)):
-        kernel = state.kernels[name]
-        ratio = queries.speedup(state, kernel)
-        best[name] = max(best.get(name, 0.0), ratio.low if ratio else 0.0)
-        if kernel.parent is not None:
-            best[kernel.parent] = max(best.get(kernel.parent, 0.0), best[name])
-    return lambda ids: sorted(ids, key=lambda name: -best.get(name, 0.0))
+        parent = state.kernels[name].parent
+        if parent is not None:
+            best[parent] = min(best.get(parent, last), best.get(name, last))
+    return lambda ids: sorted(ids, key=lambda name: best.get(name, last))
 
 
 def _with_ancestors(state: SessionState, matches: set[str]) -> set[str]:

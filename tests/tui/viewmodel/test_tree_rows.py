@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from support import showcase
 
 from engine.domain import events as e
 from engine.domain import queries
+from engine.domain.folds import advance
 from engine.domain.state import SessionState
 from tui.viewmodel import tree_rows
 from tui.viewmodel.tree_columns import SORTS, Column, sort_by
@@ -73,6 +76,13 @@ def test_ranked_rows_are_flat_fastest_first_then_unmeasured() -> None:
 def test_the_branch_with_the_fastest_kernel_comes_first() -> None:
     found = [r.kernel for r in rows(STATE, TreeShape(sort=Sort.BRANCH)) if r.depth == 1]
     assert found[0] == "k3"
+
+
+def test_a_time_that_is_not_corroborated_does_not_lead_its_branch_ahead() -> None:
+    unsure = replace(b.measurement(9.0), corroborated=False, doubts=("disturbed",))
+    state = advance(STATE, b.entries([e.KernelMeasured("k2", unsure, 1.0)], start=STATE.seq + 1))
+    found = [r.kernel for r in rows(state, TreeShape(sort=Sort.BRANCH)) if r.depth == 1]
+    assert found[:3] == ["k3", "k4", "k2"]
 
 
 def test_a_very_deep_chain_does_not_recurse_and_bounds_its_strokes() -> None:
