@@ -118,7 +118,10 @@ def _operand_comments(signature: Signature, mark: str = "//") -> list[str]:
         signature.operands if len(signature.operands) <= MAX_LISTED_OPERANDS else signature.operands[: MAX_LISTED_OPERANDS - 1]
     )
     width = max(len(o.name) for o in shown)
-    lines = [f"{mark}   {names.identifier(o.name):<{width}}  {o.role:<9}  {o.dtype} {_shape(o)}" for o in shown]
+    lines = []
+    for o in shown:
+        note = names.instead_of(o.name, signature.constants)
+        lines.append(f"{mark}   {names.identifier(o.name):<{width}}  {o.role:<9}  {o.dtype} {_shape(o)}{note and f', {note}'}")
     if len(shown) < len(signature.operands):
         where = ", see problem.h" if mark == "//" else ""
         lines.append(f"{mark}   and {len(signature.operands) - len(shown)} more{where}")

@@ -77,7 +77,7 @@ def render(signature: Signature, dialect: Dialect, workload_name: str) -> str:
     if dialect is Dialect.CPP:
         lines += [text for dtype, text in CPP_TEXTS.items() if any(o.dtype == dtype for o in signature.operands)]
     for operand, macros in zip(signature.operands, shapes, strict=True):
-        lines += _operand(operand, macros, dialect)
+        lines += _operand(operand, macros, dialect, names.instead_of(operand.name, signature.constants))
     lines += ["#endif"]
     return "\n".join(lines) + "\n"
 
@@ -146,9 +146,10 @@ def _shape(operand: Operand) -> Iterator[tuple[str, int]]:
     yield from ((f"DIM{axis}", size) for axis, size in enumerate(operand.shape))
 
 
-def _operand(operand: Operand, macros: list[_Macro], dialect: Dialect) -> Iterator[str]:
+def _operand(operand: Operand, macros: list[_Macro], dialect: Dialect, note: str) -> Iterator[str]:
     shape = " x ".join(str(size) for size in operand.shape) or "one value"
-    yield f"/* {_comment(operand.name)}: {operand.role}, {shape}, {operand.dtype}, contiguous, row-major. */"
+    why = f" ({_comment(note)})" if note else ""
+    yield f"/* {_comment(operand.name)}{why}: {operand.role}, {shape}, {operand.dtype}, contiguous, row-major. */"
     yield f"typedef {element_type(operand, dialect)} {names.type_name(operand.name)};"
     yield from (_define(macro) for macro in macros)
     yield ""

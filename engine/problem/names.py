@@ -6,7 +6,7 @@ Knows reserved words and the names that a kernel's translation unit already uses
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 
 def _words(text: str) -> frozenset[str]:
@@ -85,3 +85,9 @@ def type_name(operand: str) -> str:
     """The name of an operand's element type: ``x_t``; ``key_elem_t`` where system headers define ``key_t``."""
     name = identifier(operand)
     return f"{name}_elem_t" if name in _SYSTEM_TYPES else f"{name}_t"
+
+
+def instead_of(operand: str, constants: Collection[str]) -> str:
+    """The constant because of which an operand's name ends in ``_``, as texts for readers say it; or nothing."""
+    stem = operand.rstrip("_")
+    return f"not {stem}, which is a constant" if stem != operand and stem in constants else ""

@@ -180,6 +180,14 @@ def test_the_softmax_header_matches_the_documentation() -> None:
         assert heading not in text
 
 
+def test_an_operand_that_had_to_give_way_to_a_constant_says_so() -> None:
+    operands = tuple(Operand(name, Role.PARAMETER, (64,), "float32") for name in ("D_", "e_", "w"))
+    text = header.render(Signature(operands, {"D": 64}), Dialect.CPP, "small")
+    assert "/* D_ (not D, which is a constant): parameter, 64, float32, contiguous, row-major. */" in text
+    assert "/* e_: parameter, 64" in text
+    assert names.instead_of("D__", {"D": 64}) == "not D, which is a constant"
+
+
 def test_python_kernels_and_types_unknown_to_c_are_rejected() -> None:
     strange = Operand("z", Role.INPUT, (1,), "complex64")
     assert not header.has_type(strange)

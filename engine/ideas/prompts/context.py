@@ -29,6 +29,7 @@ from engine.domain.preparation import Preparation
 from engine.domain.state import Kernel, SessionState, Stage
 from engine.ideas.prompts import hardware
 from engine.ideas.prompts.templates import fenced, part
+from engine.problem import names
 
 NOTHING = "None."
 _MAX_CODE = 60_000
@@ -93,7 +94,9 @@ def workload_facts(state: SessionState, *, operands: bool = True) -> str:
         lines.append(f"- these values replace those in the reference's text: {overridden}")
     if operands and state.preparation is not None:
         signature = state.preparation.signature
-        lines += [f"- {o.name}: {o.role.value}, {_shape(o.shape)}, {o.dtype}" for o in signature.operands]
+        for o in signature.operands:
+            note = names.instead_of(o.name, signature.constants)
+            lines.append(f"- {o.name}: {o.role.value}, {_shape(o.shape)}, {o.dtype}{note and f', {note}'}")
         if signature.constants:
             lines.append("- constants: " + ", ".join(f"{k} = {v}" for k, v in signature.constants.items()))
     return "\n".join([*_suite_facts(state), *lines])
