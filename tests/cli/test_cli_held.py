@@ -88,7 +88,7 @@ def test_commands_of_an_agent_are_its_own(espalier: Call, folder: Path, monkeypa
     _, lines = event_log.append(event_log.EMPTY, read(folder).entries)
     shown = ["".join(cell.text for cell in one.cells) for one in lines]
     assert any("agent:claude: " in text and "Tiles" in text for text in shown)
-    assert any("agent:claude: EndSession" in text and "refused: agent:claude may not end" in text for text in shown)
+    assert any("agent:claude: command 'end session'" in text and "refused: agent:claude may not end" in text for text in shown)
 
 
 @pytest.mark.slow

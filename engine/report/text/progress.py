@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -129,11 +130,17 @@ def _fleet_line(event: e.Event) -> Line | None:
     return None
 
 
+def _quoted(command: str) -> str:
+    """A command's name in words, ``WriteIdea`` as `` 'write idea'``; nothing of one that could not be read."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", one_line(command)).lower()
+    return f" '{words}'" if words else ""
+
+
 def _steering_line(event: e.Event) -> Line | None:
     match event:
         case e.CommandAnswered(command=command, accepted=False, reason=reason, process=process):
             asked = f" of process {process}" if process else ""
-            return line(Span(f"{one_line(command) or 'a command'}{asked} refused: {_shortened(reason)}", Tone.WARN))
+            return line(Span(f"command{_quoted(command)}{asked} refused: {_shortened(reason)}", Tone.WARN))
         case e.ModeChanged(mode):
             return line(f"mode {mode}")
         case e.SessionPaused(reason):
