@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.cli.exit_codes import AWAITING, BAD_INPUT, DOUBTED, FAILED, INTERRUPTED, CommandExit, end
-from engine.cli.output import show, show_json
+from engine.cli.output import show, show_json, terminal_width
 from engine.cli.session_access import shell_name
 from engine.cli.verbosity import quiet
 from engine.domain import columns, corroboration, queries, races, stopping
@@ -31,7 +31,7 @@ def print_session(state: SessionState, folder: Path, outcome: Outcome | None = N
     imports = [f"espalier open {quoted(str(bundle))}: import and resume"]
     advice = imports if bundle is not None else next_steps(state, folder, outcome)
     steps = [] if quiet() else [("next", Span(text)) for text in advice]
-    show([heading(state), "", *tree(state), "", *fields([*evidence(state), session, *steps])])
+    show([heading(state), "", *tree(state, width=terminal_width()), "", *fields([*evidence(state), session, *steps])])
     if isinstance(outcome, AwaitingEngineer) and outcome.ideas:
         show(["", *awaiting_lines(state)])
 

@@ -8,7 +8,7 @@ import click
 
 from engine.cli import options as o
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
-from engine.cli.output import show, show_json
+from engine.cli.output import show, show_json, terminal_width
 from engine.cli.session_access import Target, read_state, session_argument, shell_name, steers
 from engine.domain import commands as c
 from engine.domain.model import CATEGORIES, IdeaText
@@ -16,7 +16,7 @@ from engine.domain.predictions import records as author_records
 from engine.domain.predictions import scored_predictions
 from engine.domain.state import Idea, IdeaStatus, SessionState
 from engine.journal import store
-from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line, ratio, table, times
+from engine.report.text.lines import Line, Span, Tone, counted, fields, fitted, line, one_line, ratio, table, times
 from engine.report.text.rounds import round_name
 from engine.report.text.tree import outcome
 
@@ -45,7 +45,7 @@ def list_ideas(session: str, awaiting: bool, as_json: bool) -> None:
 
 def _idea_lines(state: SessionState, ideas: list[Idea]) -> list[Line]:
     lines: list[Line] = []
-    heads = table([_idea_row(state, i) for i in ideas])
+    heads = fitted([_idea_row(state, i) for i in ideas], terminal_width(), wide=4, least=24, spare=(2, 1, 5, 6))
     for one, head in zip(ideas, heads, strict=True):
         lines.append(head)
         if one.status is IdeaStatus.PROPOSED:

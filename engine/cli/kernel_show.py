@@ -11,7 +11,7 @@ import click
 from engine.cli import options as o
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.kernel import kernel_argument
-from engine.cli.output import as_data, show, show_json
+from engine.cli.output import as_data, show, show_json, terminal_width
 from engine.cli.session_access import read_state, session_argument
 from engine.domain import corroboration, queries
 from engine.domain.state import Kernel, SessionState
@@ -37,7 +37,7 @@ def list_kernels(session: str, verified: bool, as_json: bool) -> None:
     if as_json:
         show_json({"session": str(folder.absolute()), "kernels": [kernel_fields(state, k) for k in chosen]})
         return
-    show(tree(state, ranked if verified else None) if chosen or not verified else ["no verified kernel"])
+    show(tree(state, ranked if verified else None, terminal_width()) if chosen or not verified else ["no verified kernel"])
 
 
 @click.command("show")

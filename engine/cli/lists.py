@@ -9,13 +9,13 @@ import click
 
 from engine.cli import options as o
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
-from engine.cli.output import show, show_json
+from engine.cli.output import show, show_json, terminal_width
 from engine.domain.model import Dialect, Number, Problem
 from engine.ideas.playbook import available
 from engine.journal import bank as banks
 from engine.journal import store
 from engine.problem import catalog
-from engine.report.text.lines import Span, Tone, counted, shortened, table, times
+from engine.report.text.lines import Span, Tone, counted, fitted, shortened, times
 
 
 @click.command()
@@ -33,7 +33,7 @@ def problems(as_json: bool) -> None:
         ]
         for one in shipped
     ]  # fmt: skip
-    show(table(rows))
+    show(fitted(rows, terminal_width(), wide=1, least=24, spare=(3, 2)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,8 @@ def bank(name: str | None, as_json: bool) -> None:
     if as_json:
         show_json({"kernels": [_fields(entry) for entry in kernels]})
     else:
-        show(table([_bank_row(entry) for entry in kernels]) or [_none_message(name, {entry.problem for entry in known})])
+        rows = fitted([_bank_row(entry) for entry in kernels], terminal_width(), wide=5, least=24, spare=(4, 3, 1))
+        show(rows or [_none_message(name, {entry.problem for entry in known})])
     if fault := store.root_fault():
         raise CommandExit(BAD_INPUT, fault)
 

@@ -10,12 +10,12 @@ import click
 from engine.cli import options as o
 from engine.cli.conclusion import print_session
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
-from engine.cli.output import as_data, show, show_json
+from engine.cli.output import as_data, show, show_json, terminal_width
 from engine.cli.session_access import read_state, session_argument
 from engine.domain import queries
 from engine.journal import store, user_folders
 from engine.report.facts.summary import summarise
-from engine.report.text.lines import Span, Tone, counted, table, times
+from engine.report.text.lines import Span, Tone, counted, fitted, times
 from engine.report.text.rounds import counted_rounds
 
 _STATUS = {"open": "open", "closed": "ended"}
@@ -31,7 +31,8 @@ def list_sessions(as_json: bool) -> None:
         show_json({"sessions": [_session_fields(one) for one in summaries]})
     else:
         none = f"no session yet in {user_folders.sessions_root()}: `espalier run softmax` starts one"
-        show(table([_session_row(one) for one in summaries]) or [none])
+        rows = [_session_row(one) for one in summaries]
+        show(fitted(rows, terminal_width(), wide=3, least=24, spare=(4, 1)) or [none])
     if fault := store.root_fault():
         raise CommandExit(BAD_INPUT, fault)
 

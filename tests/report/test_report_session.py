@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import sessions
+from support import builders as b
+from support import sessions, showcase
 
+from engine.domain import events as e
 from engine.domain import queries
 from engine.domain.folds import advance
 from engine.domain.model import Interval
@@ -16,7 +18,7 @@ from engine.domain.state import SessionState
 from engine.journal import journal, store
 from engine.report.facts.summary import summarise
 from engine.report.text import progress
-from engine.report.text.lines import plain
+from engine.report.text.lines import plain, times
 from engine.report.text.tree import evidence, heading, tree
 
 
@@ -161,3 +163,28 @@ def test_progress_reports_each_event_once(folder: Path) -> None:
         assert text.count(f"{kernel.id} built") == (0 if kernel.failure and kernel.failure.kind == "build_failed" else 1)
     assert text.count("is the incumbent") == 4
     assert all("\n" not in one and one == one.rstrip() for one in lines)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 160, 250])
+def test_the_tree_fits_the_terminal_and_keeps_each_speedup(width: int) -> None:
+    state = showcase.session()[0]
+    found = [plain(spans) for spans in tree(state, width=width)]
+    assert len(found) == len(state.kernels) + 1
+    assert max(map(len, found)) <= width
+    best = queries.incumbent(state)
+    assert best is not None
+    ratio = queries.speedup(state, best)
+    assert ratio is not None
+    row = next(text for text in found if text.startswith("★"))
+    assert times(ratio) in row
+    assert f" {best.id} " in row
+
+
+def test_a_tree_that_fits_lacks_nothing(state: SessionState) -> None:
+    assert [plain(spans) for spans in tree(state, width=1000)] == shown(state)
+
+
+def test_a_refused_command_of_another_process_is_named_in_words(state: SessionState) -> None:
+    refused = e.CommandAnswered("r1", "WriteIdea", False, "an idea needs a title", process=7)
+    _, found = progress.entry_lines(state, b.entries([refused], start=state.seq + 1))
+    assert plain(found[0][1]) == "command 'write idea' of process 7 refused: an idea needs a title"

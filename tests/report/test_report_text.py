@@ -81,3 +81,33 @@ def test_an_empty_column_has_no_width() -> None:
 )
 def test_large_figures_have_an_si_prefix(value: float, written: str) -> None:
     assert scaled(value) == written
+
+
+CELLS = st.text(alphabet="ab ", max_size=60).map(Span)
+
+
+@given(st.lists(st.lists(CELLS, min_size=2, max_size=6), min_size=1, max_size=6), st.integers(1, 200))
+def test_a_fitted_table_is_as_wide_as_the_terminal_at_most(rows: list[list[Span]], width: int) -> None:
+    found = [lines.plain(spans) for spans in lines.fitted(rows, width, wide=1, least=10, spare=(4, 2, 5))]
+    assert len(found) == len(rows)
+    assert max(map(len, found)) <= width
+    whole = [lines.plain(spans) for spans in lines.table(rows)]
+    assert max(map(len, whole)) > width or found == whole
+    assert [lines.plain(spans) for spans in lines.fitted(rows, 0, wide=1, least=10, spare=(4, 2, 5))] == whole
+
+
+def test_columns_are_left_out_in_the_order_given_and_the_wide_one_is_cut() -> None:
+    rows = [[Span(text) for text in ("k1", "a title of some length", "BLOCK=1", "1.50×", "a remark")]]
+    fit = {width: lines.plain(lines.fitted(rows, width, wide=1, least=10, spare=(2, 4))[0]) for width in (60, 42, 33, 24, 18)}
+    assert fit == {
+        60: "k1  a title of some length  BLOCK=1  1.50×  a remark",
+        42: "k1  a title of…  BLOCK=1  1.50×  a remark",
+        33: "k1  a title of…  1.50×  a remark",
+        24: "k1  a title of s…  1.50×",
+        18: "k1  a titl…  1.50×",
+    }
+
+
+@pytest.mark.parametrize(("width", "written"), [(2, "a…"), (4, "abc…"), (5, "abcd…"), (6, "abcdef"), (9, "abcdef")])
+def test_a_line_is_cut_to_its_width_at_a_span_too(width: int, written: str) -> None:
+    assert lines.plain(lines.cut((Span("ab"), Span("cd"), Span("ef")), width)) == written

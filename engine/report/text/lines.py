@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ from engine.domain.figures import Interval
 from engine.domain.stats import is_measurable, significant
 
 _LONGEST_STEM = 120
+_GAP = 2
+"""Spaces between the columns of a table."""
+_LEAST_LAST = 16
+"""Characters of a row's last cell that a table keeps while it has columns to spare."""
 
 
 class Tone(StrEnum):
@@ -74,14 +79,16 @@ def shortened_within(text: str, width: int) -> str:
 
 def cut(spans: Line, width: int) -> Line:
     """The line, cut with an ellipsis if it is longer than ``width``."""
+    if sum(len(span.text) for span in spans) <= width:
+        return spans
     kept: list[Span] = []
-    left = width
+    left = width - 1
     for span in spans:
-        last = len(span.text) > left
-        kept.append(Span(shortened(span.text, left), span.tone) if last else span)
-        left -= len(span.text)
-        if last:
+        if len(span.text) > left:
+            kept.append(Span(f"{span.text[:left].rstrip()}…", span.tone))
             break
+        kept.append(span)
+        left -= len(span.text)
     return tuple(kept)
 
 
@@ -146,13 +153,52 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
-def table(rows: Sequence[Sequence[Span]], gap: int = 2) -> list[Line]:
+def table(rows: Sequence[Sequence[Span]], gap: int = _GAP) -> list[Line]:
     """Rows with left-aligned columns. A row's last cell does not widen its column."""
+    widths = _widths(rows)
+    return [tuple(_padded(row, widths, gap)) for row in rows]
+
+
+def fitted(rows: Sequence[Sequence[Span]], width: int, *, wide: int, least: int, spare: Sequence[int]) -> list[Line]:
+    """The table, no wider than a terminal of ``width`` columns; 0: as wide as it is.
+
+    The columns ``spare`` are left out one after the other, until column ``wide`` has ``least`` characters or all that it needs.
+    It is cut to what is left for it. So is a row's last cell, of which a few characters are enough in a short row and in a
+    column that may be spared.
+    """
+    if max((len(plain(found)) for found in table(rows)), default=0) <= (width or math.inf):
+        return table(rows)
+    needed, longest = max(len(row[wide].text) for row in rows if len(row) > wide), max(map(len, rows))
+    narrow = [_narrow(row) if len(row) < longest or longest - 1 in spare else row for row in rows]
+    for left_out in range(len(spare) + 1):
+        beside = table([_without(row, (wide, *spare[:left_out])) for row in narrow])
+        room = max(1, width - _GAP - max(len(plain(found)) for found in beside))
+        if room >= min(least, needed):
+            break
+    kept = [_without(row, spare[:left_out]) for row in rows]
+    shown = [[Span(shortened(cell.text, room), cell.tone) if c == wide else cell for c, cell in enumerate(row)] for row in kept]
+    return [cut(found, width) for found in table(shown)]
+
+
+def _without(row: Sequence[Span], columns: Sequence[int]) -> list[Span]:
+    """The row with nothing in these columns, and without empty cells at its end: a table shows no column that is empty."""
+    kept = [Span("") if c in columns else cell for c, cell in enumerate(row)]
+    while len(kept) > 1 and not kept[-1].text:
+        kept.pop()
+    return kept
+
+
+def _narrow(row: Sequence[Span]) -> list[Span]:
+    """The row with few characters in its last cell."""
+    return [*row[:-1], Span(shortened(row[-1].text, _LEAST_LAST))]
+
+
+def _widths(rows: Sequence[Sequence[Span]]) -> dict[int, int]:
     widths: dict[int, int] = {}
     for row in rows:
         for column, cell in enumerate(row[:-1]):
             widths[column] = max(widths.get(column, 0), len(cell.text))
-    return [tuple(_padded(row, widths, gap)) for row in rows]
+    return widths
 
 
 def _padded(row: Sequence[Span], widths: Mapping[int, int], gap: int) -> Iterator[Span]:

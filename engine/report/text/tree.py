@@ -17,6 +17,7 @@ from engine.report.text.lines import (
     digits,
     duration,
     duration_interval,
+    fitted,
     line,
     one_line,
     percent,
@@ -24,31 +25,36 @@ from engine.report.text.lines import (
     scaled,
     shortened,
     speedup_tone,
-    table,
     times,
     tunables,
 )
 from engine.report.text.suite import spread_words
 
 _TITLE = 52
+_TUNABLES = 32
+"""Characters of a kernel's tunables in a terminal."""
 _REASON = 88
 _DOUBTED = 5
 """Doubted kernels that are listed with their doubts."""
 _INCUMBENT = "★"
+_KERNEL, _LEAST_KERNEL = 1, 36
+_SPARE = (7, 2, 8, 6, 4)
+"""Columns that a narrow terminal lacks, in this order: precision class, tunables, remarks, SOL, time."""
 
 
-def tree(state: SessionState, kernels: Sequence[Kernel] | None = None) -> list[Line]:
+def tree(state: SessionState, kernels: Sequence[Kernel] | None = None, width: int = 0) -> list[Line]:
     """One line per kernel, parents above children. Roots and seeds are on the left; a star marks the incumbent.
 
-    With ``kernels`` only those, in that order.
+    With ``kernels`` only those, in that order. In a terminal of ``width`` columns, what does not fit is left out.
     """
     best = queries.incumbent(state)
     chosen = walk(state) if kernels is None else ((kernel, "") for kernel in kernels)
-    rows = [_row(state, kernel, branch, best) for kernel, branch in chosen]
+    rows = [_row(state, kernel, branch, best, _TUNABLES if width else None) for kernel, branch in chosen]
     if not rows:
         return [line(Span("no kernel yet", Tone.FAINT))]
     heads = ("", "kernel", "", "outcome", "time", f"× {queries.ranking_baseline(state)}", "SOL", "class", "")
-    return table([[Span(head, Tone.FAINT) for head in heads], *rows])
+    all_rows = [[Span(head, Tone.FAINT) for head in heads], *rows]
+    return fitted(all_rows, width, wide=_KERNEL, least=_LEAST_KERNEL, spare=_SPARE)
 
 
 def walk(state: SessionState) -> Iterator[tuple[Kernel, str]]:
@@ -64,14 +70,15 @@ def walk(state: SessionState) -> Iterator[tuple[Kernel, str]]:
             todo.append((child, below + ("└─ " if last else "├─ "), below + ("   " if last else "│  ")))
 
 
-def _row(state: SessionState, kernel: Kernel, branch: str, best: Kernel | None) -> list[Span]:
+def _row(state: SessionState, kernel: Kernel, branch: str, best: Kernel | None, most: int | None) -> list[Span]:
     leads = best is not None and kernel.id == best.id
+    chosen = tunables(kernel.tunables)
     title = shortened(one_line(queries.title(state, kernel)), _TITLE)
     tone = Tone.STRONG if leads else Tone.FAINT if queries.is_pruned(state, kernel.id) else Tone.PLAIN
     row = [
         Span(_INCUMBENT if leads else "", Tone.GOOD),
         Span(f"{branch}{kernel.id} {title}", tone),
-        Span(tunables(kernel.tunables), Tone.FAINT),
+        Span(shortened(chosen, most or len(chosen)), Tone.FAINT),
     ]
     if kernel.stage is Stage.FAILED and kernel.failure is not None:
         why = shortened(one_line(kernel.failure.reason), _REASON)
