@@ -9,7 +9,7 @@ from support import ui
 from support.sessions import source
 from support.ui import Watch, engineer_events, recorded, until
 from textual.pilot import Pilot
-from textual.widgets import Input, Select, TextArea
+from textual.widgets import Input, Select, Static, TextArea
 
 from engine.domain import events as e
 from engine.domain.state import IdeaStatus
@@ -54,6 +54,17 @@ def test_that_ideas_wait_is_said_once(folder: Path) -> None:
         assert shown.count("2 ideas wait for you") == 1
         assert "approval" not in shown
         assert shown.count("to approve") == 2, "one for each idea"
+
+    ui.run_steered(folder, act)
+
+
+def test_the_heading_names_the_round_as_soon_as_its_ideas_are_shown(folder: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await until(pilot, lambda: "Ideas of round 1" in ui.screen_text(app))
+        assert isinstance(app.screen, GateScreen)
+        app.screen.action_previous_round()
+        assert app.screen.query_one(IdeaList).round == 0
+        assert "Ideas of round 0" in str(app.screen.query_one("#question", Static).content)
 
     ui.run_steered(folder, act)
 

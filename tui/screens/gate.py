@@ -275,6 +275,7 @@ class GateScreen(SteeringScreen):
             listed = self.query_one(IdeaList)
             listed.round = found.round
             listed.highlighted = idea
+            self.update_live()
 
     def action_previous_round(self) -> None:
         """Show the ideas of the previous round."""
@@ -291,6 +292,7 @@ class GateScreen(SteeringScreen):
         if present is not None:
             place = min(max(rounds.index(present) + step, 0), len(rounds) - 1)
             listed.round = rounds[place]
+            self.update_live()
 
     def action_scroll_card(self, pages: int) -> None:
         """Scroll the text of the highlighted idea."""
