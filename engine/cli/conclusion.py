@@ -83,6 +83,8 @@ def next_steps(state: SessionState, folder: Path, outcome: Outcome | None) -> li
     undecided = list(races.undecided_races(state))
     again = f"espalier kernel race {name}, {resume}: repeats {counted(len(undecided), 'undecided race')} with twice the samples"
     more = f"espalier kernel seed {name} FILE, {resume}: from a kernel of yours"
+    if parked := queries.parked_ideas(state):
+        more = f"espalier idea approve {name} {parked[0].id}, {resume}: {counted(len(parked), 'parked idea')}"
     if stopping.may_go_on(state):
         options = "".join(f" {_LIFTED[limit]} none" for limit in stopping.limits_reached(state))
         rounds = queries.rounds_done(state) + 3

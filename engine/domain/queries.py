@@ -226,6 +226,11 @@ def pending_ideas(state: SessionState) -> tuple[Idea, ...]:
     return tuple(sorted((i for i in state.ideas.values() if i.status is IdeaStatus.PROPOSED), key=lambda i: i.rank))
 
 
+def parked_ideas(state: SessionState) -> tuple[Idea, ...]:
+    """Ideas put aside, by a person or by the strategy. An approval of one reopens a session that has ended."""
+    return tuple(idea for idea in state.ideas.values() if idea.status is IdeaStatus.PARKED)
+
+
 def awaits_agent(state: SessionState, idea: Idea) -> bool:
     """Whether a coding agent is expected to write this approved idea: no model of the session is asked for it.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from engine.domain import events as e
 from engine.domain import rules
 from engine.domain.folds import advance
 from engine.domain.settings import Limits
-from engine.domain.state import SessionState
+from engine.domain.state import IdeaStatus, SessionState
 from engine.journal import journal
 
 
@@ -25,6 +26,15 @@ def test_more_rounds_are_not_advised_where_no_idea_is_left(tmp_path: Path) -> No
     assert state.closed == "no further ideas"
     *_, more = next_steps(state, tmp_path, None)
     assert more == f"espalier kernel seed {tmp_path} FILE, then espalier open {tmp_path}: from a kernel of yours"
+
+
+def test_where_only_parked_ideas_are_left_one_of_them_is_advised(tmp_path: Path) -> None:
+    ended = sessions.whole(tmp_path / "s", limits=Limits(rounds=None, plateau=None))
+    name = next(reversed(ended.ideas))
+    state = replace(ended, ideas={**ended.ideas, name: replace(ended.ideas[name], status=IdeaStatus.PARKED)})
+    *_, more = next_steps(state, tmp_path, None)
+    assert more == f"espalier idea approve {tmp_path} {name}, then espalier open {tmp_path}: 1 parked idea"
+    assert e.SessionReopened() in rules.decide(state, c.SelectIdeas((name,)))
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,15 @@ from textual.widgets import OptionList, Static
 
 from engine.domain.errors import ProposerError
 from engine.domain.events import IdeaEdited
-from engine.domain.state import SessionState
+from engine.domain.settings import Limits
+from engine.domain.state import IdeaStatus, SessionState
 from engine.domain.work import WorkKey
 from engine.ideas.proposer import Calls, CodeRequest, Implementation
 from tui import actions
 from tui.app import EspalierApp
 from tui.screens.dialogs import Choose
 from tui.screens.gate import GateScreen
-from tui.viewmodel import banner
+from tui.viewmodel import banner, footer
 from tui.viewmodel.banner import Source
 
 STATE = showcase.session()[0]
@@ -71,6 +72,18 @@ def test_every_stop_names_its_remedy_and_a_key_that_exists(work: str, words: str
 )
 def test_what_waits_is_named_with_the_key_that_decides(state: SessionState, words: str) -> None:
     assert words in "\n".join(texts(state, Source()))
+
+
+def test_more_rounds_are_advised_only_where_ideas_are_left_for_them(tmp_path: Path) -> None:
+    ended = sessions.whole(tmp_path / "s", limits=Limits(rounds=None, plateau=None))
+    assert ended.closed == "no further ideas"
+    assert texts(ended, Source(shell_name="s"))[-1].endswith("N: add an idea  ·  s: seed a kernel")
+    assert footer.tree_keys(ended, footer.FooterSituation())[0].action == "steer.idea"
+    name = next(reversed(ended.ideas))
+    parked = replace(ended, ideas={**ended.ideas, name: replace(ended.ideas[name], status=IdeaStatus.PARKED)})
+    assert "i: parked ideas" in texts(parked, Source(shell_name="s"))[-1]
+    assert footer.tree_keys(parked, footer.FooterSituation())[0].label == "Parked ideas"
+    assert not any("more rounds" in one for state in (ended, parked) for one in texts(state, Source()))
 
 
 def test_in_one_row_the_first_remedy_stays_whole_and_remedies_alone_are_left_to_the_footer() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from engine.domain import queries
+from engine.domain import queries, stopping
 from engine.domain.state import SessionState
 from engine.domain.work import WorkKey, WorkKind
 from tui.viewmodel import kernels
@@ -121,10 +121,17 @@ def _ended(state: SessionState, source: Source) -> Banner:
     parts = (f"Ended: {state.closed}", f"Quarantined: {_names(k.id for k in held)}" if held else "", _undecided(state))
     name = source.shell_name
     remedies: tuple[Remedy, ...] = (
-        *(_ON_QUARANTINED if held else ()), ("steer.limits", "more rounds"), *_export(state, name),
+        *(_ON_QUARANTINED if held else ()), *_continuations(state), *_export(state, name),
         ("", f"espalier replay {name}"), ("steer.idea", "add an idea"), ("steer.seed", "seed a kernel"),
     )  # fmt: skip
     return Banner(_GAP.join(filter(None, parts)), remedies, Ink.STRONG, "Next")
+
+
+def _continuations(state: SessionState) -> tuple[Remedy, ...]:
+    """What lets an ended session go on as it is: more rounds only where ideas are left for them."""
+    if stopping.may_go_on(state):
+        return (("steer.limits", "more rounds"),)
+    return (("session.gate", "parked ideas"),) if queries.parked_ideas(state) else ()
 
 
 def _ended_elsewhere(state: SessionState, source: Source) -> Banner | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.domain import queries
+from engine.domain import queries, stopping
 from engine.domain.state import IdeaStatus, Kernel, SessionState, Stage
 from engine.domain.work import WorkKind
 from tui.footer_key import FooterKey
@@ -95,7 +95,14 @@ def _urgent_keys(state: SessionState, now: FooterSituation) -> Iterator[FooterKe
     if state.paused is not None:
         yield _key("steer.pause", "Resume")
     if state.closed is not None:
-        yield _key("steer.limits", "More rounds")
+        yield _on_ended(state)
+
+
+def _on_ended(state: SessionState) -> FooterKey:
+    """What lets an ended session go on."""
+    if stopping.may_go_on(state):
+        return _key("steer.limits", "More rounds")
+    return _key("session.gate", "Parked ideas") if queries.parked_ideas(state) else _key("steer.idea")
 
 
 def _kernel_keys(state: SessionState, kernel: Kernel | None, now: FooterSituation) -> Iterator[FooterKey]:
