@@ -3,11 +3,11 @@
 Denied with ``EPERM``, for the judge, the hosts and every runner: tracing other processes, keys, BPF, perf counters,
 userfaultfd, io_uring, mounts, namespaces, kernel modules, the clock, System V and POSIX IPC that outlives its creator,
 scheduling and limits of other processes (a kernel that slows its host slows every later kernel), file leases (opening a
-leased file blocks), timers with a descriptor (they interrupt others while their process is stopped) and asynchronous reads and
-writes (they go on while it is stopped). Sockets are limited to
-two families: others reach out of the sandbox, or keep the system working while every process is stopped. Torch, OpenMP and the
-CUDA driver need none of these. ``Party`` lists the exceptions. Available for x86-64 and 64-bit ARM; elsewhere there is no
-filter, and the session's notes say so.
+leased file blocks), timers but those of ``setitimer`` and ``alarm`` (they interrupt others while their process is stopped, and
+resume it with ``SIGCONT``; so would a descriptor whose signal can be chosen) and asynchronous reads and writes (they go on
+while it is stopped). Sockets are limited to two families: others reach out of the sandbox, or keep the system working while
+every process is stopped. Torch, OpenMP and the CUDA driver need none of these. ``Party`` lists the exceptions. Available for
+x86-64 and 64-bit ARM; elsewhere there is no filter, and the session's notes say so.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ DENIED: Mapping[str, tuple[int, int]] = {
     "iopl": (172, -1), "ioperm": (173, -1), "setpriority": (141, 140), "sched_setscheduler": (144, 119),
     "sched_setparam": (142, 118), "sched_setattr": (314, 274), "ioprio_set": (251, 30),
     "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180), "timerfd_create": (283, 85),
+    "timer_create": (222, 107),
 }  # fmt: skip
 """Name → number on x86-64 and on ARM; -1: does not exist."""
 
@@ -68,8 +69,9 @@ _MACHINES = {
 }
 _FAMILIES = (1, 16)
 """``AF_UNIX``, and ``AF_NETLINK``, by which a driver may enumerate devices."""
-_LEASES = (1024, 1026)
-"""``F_SETLEASE`` and ``F_NOTIFY``. A lease blocks others from opening a file, even if its holder can only read it."""
+_DENIED_CONTROLS = (10, 1024, 1026)
+"""``F_SETSIG``, ``F_SETLEASE`` and ``F_NOTIFY``. A descriptor could send its process ``SIGCONT``. A lease blocks others from
+opening a file, even if its holder can only read it."""
 _HOST = 1
 """The host's process id in its sandbox: a runner may neither move it to another core nor limit it."""
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
@@ -120,11 +122,10 @@ def _instructions(machine: _Machine, allowed: frozenset[str], namespaces: int) -
             yield from _when(numbers[machine.column], denied)
     # clone3 takes its flags in memory, which a filter cannot read. The C library falls back to clone, whose flags are checked.
     yield from _when(machine.clone3, absent)
-    yield _step(_EQUAL, machine.fcntl, 0, 5)
+    yield _step(_EQUAL, machine.fcntl, 0, 2 + 2 * len(_DENIED_CONTROLS))
     yield _step(_LOAD, _SECOND_ARGUMENT)
-    yield _step(_EQUAL, _LEASES[0], 1, 0)
-    yield _step(_EQUAL, _LEASES[1], 0, 1)
-    yield _step(_RETURN, denied)
+    for control in _DENIED_CONTROLS:
+        yield from _when(control, denied)
     yield _step(_RETURN, _ALLOW)
     yield _step(_EQUAL, machine.clone, 0, 4)
     yield _step(_LOAD, _FIRST_ARGUMENT)
