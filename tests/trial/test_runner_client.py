@@ -115,7 +115,8 @@ class Replies:
 def test_a_burst_of_one_call_may_report_memory() -> None:
     """A slow module allocates while its outputs are held; its burst of one call was refused as forged on a GPU."""
     client = RunnerClient.__new__(RunnerClient)
-    client._host = SimpleNamespace(stop=lambda _: AllStopped(False), resume=lambda *_, **__: None)
+    done = dict.fromkeys(("resume", "halt"), lambda *_, **__: None)
+    client._host = SimpleNamespace(stop=lambda _: AllStopped(False), **done)
     client._runner = SimpleNamespace(
         channel=Replies(SegmentFreed(1 << 40), ClaimedTimes(10.0, 12.0, 0.0, outputs=(1 << 41,))), local_pid=None
     )

@@ -25,6 +25,7 @@ from engine.sandbox.bubblewrap import bubblewrap_reason
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.host_client import Host
 from engine.trial.judge.judge import Judge
+from engine.trial.messages import RunKernel
 from engine.trial.protocol import OpenRequest
 
 
@@ -124,6 +125,40 @@ def test_the_order_is_sent_before_the_runner_is_resumed(
     calls = [bare.call()[:2] for _ in range(4)]
     assert [b[0] - a[0] for a, b in itertools.pairwise(calls)] == [1.0, 1.0, 1.0]
     assert calls[0][1] == calls[-1][1]
+
+
+class Stopped:
+    """Waits right after a reply until the runner and its child have stopped, and keeps their states."""
+
+    def __init__(self, runner: int) -> None:
+        self._runner = runner
+        self.states = ""
+
+    def before(self) -> None:
+        """Nothing to do."""
+
+    def after(self) -> None:
+        child = Path(f"/proc/{self._runner}/task/{self._runner}/children").read_text().strip()
+        until = time.monotonic() + 5
+        while (states := "".join(map(state_of, (self._runner, int(child))))) != "TT" and time.monotonic() < until:
+            time.sleep(0.001)
+        self.states = states
+
+
+def state_of(process: int) -> str:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_runner_is_stopped_at_its_reply(bare: BareRunner) -> None:
+    """What its threads did for the next call while the judge still reads outputs and counters was in no call's time."""
+    child = "if os.fork() == 0:\n    while True: signal.pause()"
+    bare.load(module("return x", before=child.splitlines()))
+    process = bare.runner.process
+    assert process is not None
+    for _ in range(2):
+        stopped = Stopped(process)
+        bare.runner.call(RunKernel(0), (stopped,))
+        assert stopped.states == "TT"
 
 
 def test_a_runner_s_child_processes_run_during_its_calls(bare: BareRunner) -> None:

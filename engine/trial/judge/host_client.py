@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -33,6 +34,7 @@ from engine.trial.messages import (
     ThawChildren,
 )
 
+_libc = ctypes.CDLL(None)
 _START_S = 120.0
 _ANSWER_S = 20.0
 
@@ -164,6 +166,14 @@ class Host:
         """Stop every process but the host: nothing is written while outputs are judged."""
         self._ask(Freeze(runner.pid))
 
+    def halt(self, runner: RunnerHandle, *, children: bool) -> None:
+        """Begin to stop a runner as soon as it has replied; ``stop`` waits for that. ``children``: whether there may be
+        processes that are no runners, which its host has to stop."""
+        if runner.local_pid is not None:
+            _stop_threads(runner.local_pid)
+        if runner.local_pid is None or children:
+            self.freeze(runner)
+
     def stop(self, runner: RunnerHandle) -> AllStopped | StillRunning:
         """``freeze``, and whether every process has stopped; processes that wake each other never do."""
         reply = self._ask(Stop(runner.pid))
@@ -290,6 +300,16 @@ class EarlyHosts:
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def _stop_threads(process: int) -> None:
+    """Send each thread of a process a stop signal: the first that takes it stops all of them.
+
+    The signal of a process is taken by its first thread. While that waited for a core, a thread that spins went on for 4 ms.
+    """
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            _libc.tgkill(process, int(thread), signal.SIGSTOP)
 
 
 def _kill(process: subprocess.Popen[bytes] | HostProcess) -> None:
