@@ -64,6 +64,16 @@ def test_the_same_seed_gives_the_same_inputs_and_others_stay(seed: int) -> None:
     assert torch.equal(given[3], bent[3])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dimensions", [1, 2, 4])
+def test_graded_numbers_are_finite(dimensions: int, dtype: torch.dtype) -> None:
+    given = torch.linspace(-8, 8, 4**dimensions).reshape([4] * dimensions).to(dtype)
+    for seed in range(200):
+        for one in perturb((given, given), GRADED, seed):
+            assert isinstance(one, torch.Tensor)
+            assert torch.isfinite(one).all()
+
+
 @pytest.mark.parametrize("of", [OF_ROWS, OF_COLUMNS], ids=["rows", "columns"])
 @pytest.mark.parametrize(
     ("kept", "right"),

@@ -77,6 +77,16 @@ def test_a_hermitian_matrix_stays_hermitian() -> None:
         torch.testing.assert_close(bent, bent.mH, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("name", [GRADED, *(name for name in PERTURBATIONS if name not in SPECIAL)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_what_would_overflow_stays_as_it_is(name: str, dtype: torch.dtype) -> None:
+    """An overflowing input is infinite: a product with a probability that is rounded to zero is NaN in a right kernel."""
+    own = torch.linspace(-1, 1, 37 * 41).view(37, 41).mul(torch.finfo(dtype).max).to(dtype)
+    for bent in perturb((own, own), name, 3):
+        assert isinstance(bent, torch.Tensor)
+        assert torch.isfinite(bent.float()).all()
+
+
 def test_spikes_do_not_modify_the_original() -> None:
     x = torch.ones(2, 97)
     (bent,) = perturb((x,), "spiked")

@@ -14,9 +14,12 @@ import torch
 
 from engine.domain.model import Operand, Role
 from engine.problem.values import map_arguments, tensors
+from engine.trial.judge import structure
 
 _EXPONENT = 5
-"""Factors are powers of two from 2^-5 to 2^5: three decades. Along two dimensions they multiply."""
+"""Factors are powers of two from 2^-5 to 2^5: three decades. Along two dimensions they multiply;"""
+_MOST = 2
+"""along more they are smaller, and their product has the same range: half precision holds no 2^20."""
 
 
 def can_grade(operands: Sequence[Operand]) -> bool:
@@ -32,6 +35,7 @@ def graded(inputs: tuple[object, ...], rng: Random) -> tuple[object, ...]:
     """
     shared = _shared_lengths([tensor.shape for tensor in tensors(list(inputs)) if _is_wide(tensor.dtype)])
     seed = rng.getrandbits(62)
+    most = _EXPONENT * _MOST // max(_MOST, *(sum(n in shared for n in t.shape) for t in tensors(list(inputs))))
     seen = 0
 
     def changed(tensor: torch.Tensor) -> torch.Tensor:
@@ -41,17 +45,17 @@ def graded(inputs: tuple[object, ...], rng: Random) -> tuple[object, ...]:
         copy = tensor.clone(memory_format=torch.contiguous_format)
         for dim, length in enumerate(copy.shape):
             if length in shared:
-                exponents = _exponents(length, seed, copy.device) * (1 if seen == 0 else -1)
+                exponents = _exponents(length, most, seed, copy.device) * (1 if seen == 0 else -1)
                 copy.mul_((2.0**exponents).to(copy.dtype).view([-1 if d == dim else 1 for d in range(copy.dim())]))
         seen += 1
-        return copy
+        return structure.in_range(tensor, copy)
 
     return map_arguments(changed, inputs)
 
 
-def _exponents(length: int, seed: int, device: torch.device) -> torch.Tensor:
+def _exponents(length: int, most: int, seed: int, device: torch.device) -> torch.Tensor:
     generator = torch.Generator(device).manual_seed(seed ^ length)
-    return torch.randint(-_EXPONENT, _EXPONENT + 1, (length,), generator=generator, device=device).float()
+    return torch.randint(-most, most + 1, (length,), generator=generator, device=device).float()
 
 
 def _is_wide(dtype: torch.dtype) -> bool:

@@ -290,7 +290,7 @@ def perturb(
     one, as a bias, would tell a kernel whether the large one is perturbed. ``compared``: the numbers of ``THRESHOLDS``.
 
     Integers and booleans change in ``UNEQUAL`` only, complex numbers in all but ``SPECIAL``, ``GRADED`` and ``COPIES``. Zeros
-    among other numbers and symmetry are kept (``structure``). The given tensors stay as they are. Beside their copies, memory
+    among other numbers and symmetry are kept, and so is an element that would overflow (``structure``). The given tensors stay as they are. Beside their copies, memory
     is taken for one block at a time.
     """
     if distribution == OWN:
@@ -331,7 +331,10 @@ def _some(places: list[int], rng: Random) -> list[int]:
 def _changed(tensor: torch.Tensor, change: Change, rng: Random) -> torch.Tensor:
     # Types of one byte have no arithmetic of their own.
     copy = tensor.float() if tensor.dtype.itemsize == 1 else tensor.clone()
-    return structure.kept(tensor, change(copy.contiguous(), rng)).to(tensor.dtype)
+    bent = change(copy.contiguous(), rng)
+    if change not in (_with_infinities, _with_nans):
+        bent = structure.in_range(tensor, bent)
+    return structure.kept(tensor, bent).to(tensor.dtype)
 
 
 def _in_parts(tensor: torch.Tensor, change: Change, rng: Random) -> torch.Tensor:

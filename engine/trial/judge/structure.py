@@ -1,4 +1,4 @@
-"""What perturbed inputs keep of the problem's own: zeros among other numbers, (skew) symmetry, and order. Imports torch.
+"""What perturbed inputs keep of the problem's own: zeros among other numbers, (skew) symmetry, order, range. Imports torch.
 
 A product of triangular, banded or symmetric matrices invites a kernel that reads a part of them, and sorted numbers, such as
 the edges of buckets, one that searches them. It is right for the inputs that the problem states, and would be wrong if a
@@ -30,6 +30,22 @@ def kept(own: torch.Tensor, bent: torch.Tensor) -> torch.Tensor:
         return torch.triu(bent, 1) - torch.triu(bent, 1).mT
     order = _order(own)
     return torch.sort(bent, dim=-1, descending=order < 0).values if order else bent
+
+
+def in_range(own: torch.Tensor, bent: torch.Tensor) -> torch.Tensor:
+    """``bent``, a changed copy of ``own``, with ``own``'s elements where the changed ones leave the range of its type.
+
+    An infinite input has a rule of its own (``special_values``). Changes ``bent``, which may be of a wider type.
+    """
+    most = torch.finfo(own.dtype).max
+    if most < _WIDE_RANGE and own.numel():
+        for changed, before in in_blocks(bent, own, own_type=True):
+            changed.copy_(torch.where(changed.abs() <= most, changed, before.to(changed.dtype)))
+    return bent
+
+
+_WIDE_RANGE = 1e30
+"""Types that hold such numbers hold whatever a perturbation makes of common ones."""
 
 
 def _order(tensor: torch.Tensor) -> int:
