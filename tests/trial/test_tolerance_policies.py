@@ -171,6 +171,9 @@ class Unasked:
     def rounded_inputs(self) -> RelativeErrors:
         raise AssertionError("asked")
 
+    def rounded_results(self) -> RelativeErrors:
+        raise AssertionError("asked")
+
     def undecided(self) -> list[torch.Tensor | None]:
         raise AssertionError("asked")
 
@@ -196,6 +199,9 @@ def test_the_reference_error_on_the_same_case_is_allowed_within_limits(
 
         def plain_sums(self) -> Iterator[RelativeErrors]:
             return iter(())
+
+        def rounded_results(self) -> RelativeErrors:
+            return RelativeErrors(0.0, 0.0)
 
     ruling = policy.rule([(exact * (1 + error)).float()], [exact], ["out"], distribution, Asked())
     assert ruling.passed is passes
@@ -225,6 +231,9 @@ class Sums(Unasked):
 
     def rounded_inputs(self) -> RelativeErrors:
         return RelativeErrors(self.rounded, self.rounded)
+
+    def rounded_results(self) -> RelativeErrors:
+        return RelativeErrors(0.0, 0.0)
 
 
 EXACT = torch.tensor([-1.0, 1.0] * 50, dtype=torch.float64)
@@ -300,6 +309,31 @@ def test_ten_times_the_error_of_rounded_inputs_is_allowed_on_perturbed_ones(
     found = policy.rule([(EXACT * (1 + error)).float()], [EXACT], ["out"], distribution, Rounded(0.0))
     assert found.passed is (passes == distribution)
     assert distribution == "x64" or len(draws) == 5, "not asked on the problem's own inputs"
+
+
+@pytest.mark.parametrize("distribution", [OWN, "x64", "ties"])
+@pytest.mark.parametrize(
+    ("rounded", "error", "asked", "passes"),
+    [
+        ((1e-3,) * 5, 9e-3, 5, "x64"),  # however large
+        ((1e-3,) * 5, 1.1e-2, 5, False),
+        ((1e-2, 1e-3, 1.0, 1e-3, 1e-3), 2e-2, 5, False),  # two draws crossed a step of the reference
+        ((1e-3,) * 5, 0.11, 1, False),  # far off: it is not asked again
+    ],
+)
+def test_ten_times_the_error_of_rounded_results_is_allowed_on_perturbed_inputs_without_ties(
+    distribution: str, rounded: tuple[float, ...], error: float, asked: int, passes: bool | str
+) -> None:
+    draws = [RelativeErrors(one, one) for one in reversed(rounded)]
+
+    class Rounded(Sums):
+        def rounded_results(self) -> RelativeErrors:
+            return draws.pop()
+
+    policy = make_policy("class", PrecisionClass.FP32, dict.fromkeys((OWN, "x64", "ties"), CLASSES[OWN]), torch.float32)
+    found = policy.rule([(EXACT * (1 + error)).float()], [EXACT], ["out"], distribution, Rounded(0.0))
+    assert found.passed is (passes == distribution)
+    assert len(draws) == 5 - asked * (distribution == "x64")
 
 
 @pytest.mark.parametrize(("worst", "overall", "passes"), [(3.9, 0.5, True), (4.1, 0.5, False), (3.9, 1.1, False)])

@@ -24,6 +24,7 @@ from engine.trial.judge.comparison import compare_inexact, compared_exactly
 from engine.trial.judge.output_on_case import OutputOnCase, SharedAnswers
 from engine.trial.judge.perturbations import BY_CHANCE, DOWN, UP, nudged, perturb
 from engine.trial.judge.relative_errors import RelativeErrors
+from engine.trial.judge.rounded_results import RoundedResults
 from engine.trial.judge.ties import IndexTrace, equivalent, selects, ties_decide
 from engine.trial.judge.undecided import SeenRange, seen_ranges
 
@@ -200,6 +201,19 @@ class ReferenceOnCase:
             close = nudged(self.case.inputs, BY_CHANCE, dtype or output_dtype(self.reference))
         moved = next(_exact_if_any(self.reference, self.case, close), None)
         return (moved and _errors_on(self.reference, self.case, moved)) or RelativeErrors(0.0, 0.0)
+
+    def rounded_results(self, dtype: torch.dtype | None = None) -> RelativeErrors:
+        """The same, where the results of all arithmetic move too (``rounded_results``)."""
+        units = dtype or output_dtype(self.reference)
+        with seeded(fresh_seed(), self.reference.device):
+            close = nudged(self.case.inputs, BY_CHANCE, units)
+        with RoundedResults(units, fresh_seed()):
+            moved = next(_exact_if_any(self.reference, self.case, close), None)
+        if moved is None:
+            return RelativeErrors(0.0, 0.0)
+        # A root of what cancels is NaN in some elements; the others say how far it moves.
+        finite = [torch.where(torch.isfinite(mine), mine, right) for mine, right in zip(moved, self.case.expected, strict=True)]
+        return _errors_on(self.reference, self.case, finite) or RelativeErrors(0.0, 0.0)
 
     def _errors_in(self, computed: _Computed) -> Iterator[RelativeErrors]:
         for outputs in self._outputs(computed):

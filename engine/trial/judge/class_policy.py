@@ -26,7 +26,7 @@ from engine.trial.judge.comparison import (
     rounding_errors,
     worst_of,
 )
-from engine.trial.judge.perturbations import NANS, OWN, SPECIAL, ZERO_SLICES
+from engine.trial.judge.perturbations import NANS, OWN, SPECIAL, TYING, ZERO_SLICES
 from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.tolerance import (
     HOPELESS,
@@ -64,6 +64,8 @@ selects elements, and rounding decides more than this on perturbed inputs, its i
 scores are all one, and which of them are chosen is an accident."""
 MOST_JUMPING = 0.1
 """The same share of the elements of an output that jump on perturbed inputs: more are taken for a fault."""
+_FAR_OFF = 10.0
+"""No draw of rounded results was seen to err a tenth of the median."""
 _PLAINLY_FP32 = 1e-5
 """An error up to this is not taken for one of lower precision, whatever the inputs: the reference is not asked."""
 _SUMMED = (torch.float32, torch.float64)
@@ -203,6 +205,7 @@ class ClassPolicy:
         limit = self._with_worst_element(errors, limit)
         limit = self._with_plain_sums(errors, limit, distribution, case_reference)
         limit = limit if distribution == OWN else self._with_rounded_inputs(errors, limit, case_reference)
+        limit = limit if distribution in (OWN, *TYING) else self._with_rounded_results(errors, limit, case_reference)
         if not within(errors, limit) and within(errors, limit.wider(here)):
             return CheckResult(errors, False, limit=limit, own_errors=own.get(self.allowed.value))
         return CheckResult(errors, within(errors, limit), limit=limit)
@@ -247,6 +250,16 @@ class ClassPolicy:
         if self.dtype not in _SUMMED or within(errors, limit) or not errors.rel_fro <= MOST_FROM_ROUNDING:
             return limit
         drawn = sorted((case_reference.rounded_inputs() for _ in range(5)), key=lambda rounded: rounded.rel_fro)
+        return limit.wider(drawn[2].times(ROUNDED_INPUTS_FACTOR))
+
+    def _with_rounded_results(self, errors: Errors, limit: RelativeErrors, case_reference: CaseReference) -> RelativeErrors:
+        """``limit``, widened by the error of rounding all results: again the median of five; of one, where that is far off."""
+        if self.dtype not in _SUMMED or errors.flaw or within(errors, limit):
+            return limit
+        first = case_reference.rounded_results()
+        if errors.rel_fro > _FAR_OFF * ROUNDED_INPUTS_FACTOR * first.rel_fro:
+            return limit
+        drawn = sorted((first, *(case_reference.rounded_results() for _ in range(4))), key=lambda rounded: rounded.rel_fro)
         return limit.wider(drawn[2].times(ROUNDED_INPUTS_FACTOR))
 
     def _below_tf32_sums(self, errors: Errors, limit: RelativeErrors, case_reference: CaseReference) -> RelativeErrors:

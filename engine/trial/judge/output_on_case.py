@@ -6,7 +6,7 @@ is known for the others: errors come by output, and the reference is not called 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,6 +24,7 @@ class _OnCase(Protocol):
     def plain_sums(self, dtype: torch.dtype | None = None) -> Iterator[RelativeErrors]: ...
     def tf32_sums(self) -> RelativeErrors | None: ...
     def rounded_inputs(self, dtype: torch.dtype | None = None) -> RelativeErrors: ...
+    def rounded_results(self, dtype: torch.dtype | None = None) -> RelativeErrors: ...
     def undecided(self, most: float) -> Sequence[SeenRange | None]: ...
     def equivalent(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]: ...
     def defined(self, masks: Sequence[torch.Tensor]) -> bool: ...
@@ -54,6 +55,20 @@ class _Replayed:
         return found is not None
 
 
+@dataclass(slots=True)
+class _Draws:
+    """What a random answer was in each draw, by the type of its units."""
+
+    source: Callable[[torch.dtype], RelativeErrors]
+    known: dict[torch.dtype, list[RelativeErrors]] = field(default_factory=dict)
+
+    def drawn(self, dtype: torch.dtype, draw: int) -> RelativeErrors:
+        found = self.known.setdefault(dtype, [])
+        while draw >= len(found):
+            found.append(self.source(dtype))
+        return found[draw]
+
+
 class SharedAnswers:
     """What the reference has answered on one case, for all outputs."""
 
@@ -62,7 +77,8 @@ class SharedAnswers:
         self.tied: bool | None = None
         self._errors: dict[tuple[PrecisionClass, ...], Mapping[str, RelativeErrors]] = {}
         self._plain: dict[torch.dtype, _Replayed] = {}
-        self._rounded: dict[torch.dtype, list[RelativeErrors]] = {}
+        self._rounded_inputs = _Draws(asked.rounded_inputs)
+        self._rounded_results = _Draws(asked.rounded_results)
         self._tf32: list[RelativeErrors | None] = []
         self._undecided: dict[float, Sequence[SeenRange | None]] = {}
         self._equivalent: Sequence[torch.Tensor | None] | None = None
@@ -83,10 +99,10 @@ class SharedAnswers:
         return self._tf32[0]
 
     def rounded_inputs(self, dtype: torch.dtype, draw: int) -> RelativeErrors:
-        drawn = self._rounded.setdefault(dtype, [])
-        while draw >= len(drawn):
-            drawn.append(self.asked.rounded_inputs(dtype))
-        return drawn[draw]
+        return self._rounded_inputs.drawn(dtype, draw)
+
+    def rounded_results(self, dtype: torch.dtype, draw: int) -> RelativeErrors:
+        return self._rounded_results.drawn(dtype, draw)
 
     def undecided(self, most: float) -> Sequence[SeenRange | None]:
         if most not in self._undecided:
@@ -107,6 +123,7 @@ class OutputOnCase:
     index: int
     dtype: torch.dtype
     draws: int = 0
+    further_draws: int = 0
 
     def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, RelativeErrors]:
         """As for all outputs."""
@@ -125,6 +142,11 @@ class OutputOnCase:
         """As for all outputs, in units of this one's type; another draw at every call."""
         self.draws += 1
         return self.shared.rounded_inputs(self.dtype, self.draws - 1).for_output(self.index)
+
+    def rounded_results(self) -> RelativeErrors:
+        """As for all outputs, in the same way."""
+        self.further_draws += 1
+        return self.shared.rounded_results(self.dtype, self.further_draws - 1).for_output(self.index)
 
     def undecided(self, most: float) -> list[SeenRange | None]:
         """As for all outputs."""

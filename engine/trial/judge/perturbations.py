@@ -290,8 +290,8 @@ def perturb(
     one, as a bias, would tell a kernel whether the large one is perturbed. ``compared``: the numbers of ``THRESHOLDS``.
 
     Integers and booleans change in ``UNEQUAL`` only, complex numbers in all but ``SPECIAL``, ``GRADED`` and ``COPIES``. Zeros
-    among other numbers and symmetry are kept, and so is an element that would overflow (``structure``). The given tensors stay as they are. Beside their copies, memory
-    is taken for one block at a time.
+    among other numbers and symmetry are kept, and so is an element that would overflow (``structure``). The given tensors stay
+    as they are. Beside their copies, memory is taken for one block at a time.
     """
     if distribution == OWN:
         return inputs

@@ -90,6 +90,9 @@ class CaseReference(Protocol):
     def rounded_inputs(self) -> RelativeErrors:
         """How far the output moves where the inputs move in their last places."""
 
+    def rounded_results(self) -> RelativeErrors:
+        """How far it moves where the inputs and the results of all arithmetic do."""
+
     def undecided(self, most: float) -> Sequence[SeenRange | None]:
         """For each output, the values of its integers in runs close by, up to this undecided share; ``None`` if it has none."""
 
