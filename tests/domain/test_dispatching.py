@@ -134,7 +134,7 @@ def test_the_adaptive_strategy_builds_on_the_members_of_a_dispatch() -> None:
 
 
 def test_no_agent_is_awaited_for_a_dispatch() -> None:
-    """A session whose ideas come from coding agents alone would have waited for its code for ever."""
+    """A session whose ideas come from coding agents alone would have waited for its code forever."""
     state = between_rounds(LEFT, RIGHT)
     after = then(state, *rules.automatic(state))
     agents = replace(after, models=replace(after.models, source=AGENT))
