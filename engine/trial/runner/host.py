@@ -44,6 +44,9 @@ _PATIENCE_S = 2.0
 _STOPPING_S = 0.5
 """Time limit for processes to stop. One that has run for ``_RUNNING_S`` since is being woken by another."""
 _RUNNING_S = 0.2
+_WORKING_S = 0.05
+"""Processor time of all processes until they have stopped, from the first look on: a signal takes microseconds, and what they
+work meanwhile is in no call's time. Clock ticks are counted, of 10 ms."""
 _STARVED_S = 10.0
 """Time limit for processes that do not run: on a busy machine each waits for a core before it can stop."""
 _MOST_TEXT = 4000
@@ -171,7 +174,10 @@ def _wake(asleep: set[int]) -> None:
 
 
 def _come_to_rest(runners: set[int]) -> bool:
-    """Whether every thread of every other process has stopped: seen twice, to exclude that one wakes another in between."""
+    """Whether every thread of every other process has stopped: seen twice, to exclude that one wakes another in between.
+
+    Also false if they went on working before they stopped.
+    """
     began = time.monotonic()
     before: dict[int, float] = {}
     seen = 0
@@ -187,7 +193,7 @@ def _come_to_rest(runners: set[int]) -> bool:
         if not os.environ.get(_ALONE):  # the child of a process that was just forking is not stopped yet
             _signal_all(signal.SIGSTOP)
         time.sleep(0.0002)
-    return True
+    return not before or _used_since(before) <= _WORKING_S
 
 
 def _processor_seconds() -> dict[int, float]:
