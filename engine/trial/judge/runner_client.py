@@ -181,8 +181,8 @@ class RunnerClient:
             # A module may report memory: its calls that are not gated are bursts, be it of one call.
             reply = self._gated_reply(time.monotonic() + self._first_s) if self.checks_gated else self._receive(self._first_s)
             wall = (time.perf_counter_ns() - start) / 1e3
-            # Before anything else: what it did now for its next call would be in no call's time.
-            self._by_host(partial(self._host.halt, children=self._has_children))
+            if self.gate is None:  # before anything else: what it did now for its next call would be in no call's time
+                self._by_host(partial(self._host.halt, children=self._has_children))
         self._first_s = self._seconds
         self.delivered = self._delivered(reply)
         for hook in reversed(hooks):
