@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from engine.domain.model import Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import Calibration, calibrate
-from engine.trial.judge.cases import ReferenceOnCase, make_case, output_names
+from engine.trial.judge.cases import Case, ReferenceOnCase, make_case, output_names
 from engine.trial.judge.perturbations import OWN, SPECIAL
 
 REFERENCE = """
@@ -100,6 +101,25 @@ def test_wrong_integers_are_refused(tmp_path: Path, kernel: Kernel) -> None:
     reference, calibration = calibrated(tmp_path, REFERENCE)
     assert refused(reference, calibration, OWN, kernel) == 6
     assert refused(reference, calibration, "alternating", kernel) == 6
+
+
+def test_an_index_that_rounding_decides_says_nothing_of_the_others(tmp_path: Path) -> None:
+    """One of 64 is more than a hundredth of them, and one may always be undecided."""
+    reference, calibration = calibrated(
+        tmp_path,
+        REFERENCE.replace("x.sum(-1) > 0, (x > x.mean(-1, keepdim=True)).sum(-1)", "x.argmax(-1)").replace("256", "64"),
+    )
+    x = torch.randn(64, 384, generator=torch.Generator().manual_seed(1))
+    x[0, 5], x[0, 300] = 9, 9 * (1 - 2**-22)
+    model = reference.judged_model(1)
+    case = Case(model, lambda: (x,), reference.exact(model, (x,)).outputs)
+    asked = ReferenceOnCase(reference, case)
+    rule = partial(calibration.policy.rule, names=["out"], distribution=OWN, case_reference=asked)
+    other, without_last = x.argmax(-1), x[:, :360].argmax(-1)
+    other[0] = 300
+    assert rule([x.argmax(-1)], case.expected).passed
+    assert rule([other], case.expected).passed
+    assert not rule([without_last], case.expected).passed
 
 
 @pytest.mark.parametrize("most", SHARES)

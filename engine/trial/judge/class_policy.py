@@ -355,8 +355,8 @@ def _compare_with_ties(judged: _Judged, reference: CaseReference) -> Errors:
     masks: list[torch.Tensor | None] = []
     for output, same, seen in zip(outputs, tied, reference.undecided(most), strict=True):
         mask = None if seen is None else seen.holds(output, ends_only=same is not None)
-        if mask is not None and seen is not None and seen.share > MOST_UNDECIDED and reference.selects:
-            mask = torch.ones_like(mask)  # on perturbed inputs only: no larger share is undecided on the problem's own
+        if mask is not None and seen is not None and not judged.own and seen.share > MOST_UNDECIDED and reference.selects:
+            mask = torch.ones_like(mask)
         masks.append(mask if same is None or mask is None else same | mask)
     errors = judged.compared(masks)
     if errors.flaw and not judged.own and reference.ties_decide():
