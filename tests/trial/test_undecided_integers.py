@@ -211,3 +211,52 @@ def test_sums_of_codes_may_differ_by_codes_that_rounding_decides(tmp_path: Path)
 
     assert all(passes("") for _ in range(6))
     assert not any(passes(wrong) for wrong in ("one more", "zeros", "a column", "a code"))
+
+
+CODES = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def forward(self, x):
+        f = x.float()
+        y = (f * torch.rsqrt(f.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype) * 0.75
+        scale = y.abs().amax(-1, keepdim=True).float().clamp(min=1e-8) / 127
+        return torch.round(y.float() / scale).to(torch.int8), y.sum(-1) > 0
+def get_inputs():
+    return [torch.randn(64, 128, dtype=torch.bfloat16)]
+def get_init_inputs():
+    return []
+"""
+
+
+def codes(x: Tensor, dtype: torch.dtype, quantise: Callable[[Tensor], Tensor]) -> Tensor:
+    y = (x.float() * torch.rsqrt(x.float().square().sum(-1, keepdim=True) / 128 + 1e-5) * 0.75).to(dtype).float()
+    return quantise(y * (127 / y.abs().amax(-1, keepdim=True))).to(torch.int8)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "right"),
+    [
+        (lambda x: codes(x, torch.float32, torch.round), True),
+        (lambda x: codes(x, torch.bfloat16, torch.round), True),
+        (None, True),  # the reference itself
+        (lambda x: codes(x, torch.bfloat16, torch.trunc), False),
+        (lambda x: codes(x, torch.float32, lambda q: torch.round(q) + (torch.arange(128) % 3 == 0)), False),
+        (lambda x: codes(x, torch.bfloat16, lambda q: torch.round(q) + 2 * (torch.arange(128) == 5)), False),
+    ],
+    ids=["unrounded", "rounded once", "the reference's", "truncated", "off by one", "off by two"],
+)
+def test_codes_may_be_as_wrong_as_those_of_a_reference_that_rounds_before_it_quantises(
+    tmp_path: Path, kernel: Callable[[Tensor], Tensor] | None, right: bool
+) -> None:
+    reference, calibration = calibrated(tmp_path, CODES)
+    x = torch.randn(64, 128, generator=torch.Generator().manual_seed(2)).bfloat16()
+    model = reference.judged_model(1)
+    case = Case(model, lambda: (x,), reference.exact(model, (x,)).outputs)
+    own = reference.call(model, (x,))
+    assert int((own[0] != case.expected[0]).sum()) > 200, "more than a hundredth"
+    outputs = [own[0] if kernel is None else kernel(x), own[1]]
+    asked = ReferenceOnCase(reference, case)
+    assert calibration.policy.rule(outputs, case.expected, output_names(reference), OWN, asked).passed is right
+    outputs[1] = ~outputs[1]
+    assert not calibration.policy.rule(outputs, case.expected, output_names(reference), OWN, asked).passed

@@ -283,6 +283,10 @@ class ReferenceOnCase:
         """
         return seen_ranges(self.case.expected, self._close_by(), most)
 
+    def own_outputs(self) -> Sequence[torch.Tensor]:
+        """The outputs of the reference's own arithmetic."""
+        return self.reference.call(self.case.model, self.case.inputs)
+
     @property
     def selects(self) -> bool:
         """Whether the reference has operators that return indices."""

@@ -39,6 +39,7 @@ from engine.trial.judge.tolerance import (
     strictest_class,
     within,
 )
+from engine.trial.judge.undecided import as_close_as
 
 PLAIN_SUMS_FACTOR = 2.0
 """The allowed multiple of the fp32 error of sums in plain loops. The error of n additions in a row grows with the root of n,
@@ -359,7 +360,27 @@ def _compare_with_ties(judged: _Judged, reference: CaseReference) -> Errors:
             mask = torch.ones_like(mask)
         masks.append(mask if same is None or mask is None else same | mask)
     errors = judged.compared(masks)
+    if errors.flaw:
+        errors = judged.compared(_with_own_errors(judged, reference, masks))
     if errors.flaw and not judged.own and reference.ties_decide():
         every = [torch.ones_like(output, dtype=torch.bool) if compared_exactly(output) else None for output in outputs]
         return judged.compared(every)
     return errors
+
+
+def _with_own_errors(
+    judged: _Judged, reference: CaseReference, masks: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """``masks``, with integers that are as close as those of the reference's own arithmetic.
+
+    Not with indices, which have no distance, nor with booleans: any two would be as close.
+    """
+    found = list(masks)
+    codes = [at for at, mask in enumerate(masks) if mask is not None and judged.outputs[at].dtype != torch.bool]
+    if not codes or reference.selects:
+        return found
+    own = reference.own_outputs()
+    for at in codes:
+        close = as_close_as(judged.outputs[at], judged.expected[at], own[at])
+        found[at] = found[at] if close is None else close
+    return found

@@ -30,6 +30,7 @@ class _OnCase(Protocol):
     def defined(self, masks: Sequence[torch.Tensor]) -> bool: ...
     def replaces_nan(self) -> bool: ...
     def nearest_of_output(self, index: int, output: torch.Tensor, limit: float, most: float) -> torch.Tensor | None: ...
+    def own_outputs(self) -> Sequence[torch.Tensor]: ...
     @property
     def selects(self) -> bool: ...
     def ties_decide(self) -> bool: ...
@@ -75,6 +76,7 @@ class SharedAnswers:
     def __init__(self, asked: _OnCase, outputs: Sequence[torch.Tensor]) -> None:
         self.asked, self.outputs = asked, outputs
         self.tied: bool | None = None
+        self.own: Sequence[torch.Tensor] | None = None
         self._errors: dict[tuple[PrecisionClass, ...], Mapping[str, RelativeErrors]] = {}
         self._plain: dict[torch.dtype, _Replayed] = {}
         self._rounded_inputs = _Draws(asked.rounded_inputs)
@@ -151,6 +153,12 @@ class OutputOnCase:
     def undecided(self, most: float) -> list[SeenRange | None]:
         """As for all outputs."""
         return [self.shared.undecided(most)[self.index]]
+
+    def own_outputs(self) -> list[torch.Tensor]:
+        """As for all outputs."""
+        if self.shared.own is None:
+            self.shared.own = self.shared.asked.own_outputs()
+        return [self.shared.own[self.index]]
 
     @property
     def selects(self) -> bool:

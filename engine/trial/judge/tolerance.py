@@ -96,6 +96,9 @@ class CaseReference(Protocol):
     def undecided(self, most: float) -> Sequence[SeenRange | None]:
         """For each output, the values of its integers in runs close by, up to this undecided share; ``None`` if it has none."""
 
+    def own_outputs(self) -> Sequence[torch.Tensor]:
+        """The outputs of the reference's own arithmetic."""
+
     @property
     def selects(self) -> bool:
         """Whether the reference has operators that return indices."""

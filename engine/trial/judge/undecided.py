@@ -17,6 +17,11 @@ from engine.trial.judge.comparison import compared_exactly, spread_of
 _NARROW = 0.01
 """A range of at most this share of the output's spread says as little of a kernel as rounding: it counts for no limit."""
 
+_OWN_FACTOR = 2
+"""So many times as many elements as the reference's own arithmetic gets wrong may be wrong, each by no more than it errs."""
+_MOST_OF_OWN = 0.25
+"""The share of wrong elements from which that arithmetic says nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class SeenRange:
@@ -63,6 +68,26 @@ def seen_ranges(
             if wider.undecided(units[index]) <= max(1, int(most * values.numel())):
                 found[index] = wider
     return found
+
+
+def as_close_as(output: torch.Tensor, expected: torch.Tensor, own: torch.Tensor) -> torch.Tensor | None:
+    """Where an output of integers is as close to the expected one as that of the reference's ``own`` arithmetic is.
+
+    A reference that rounds to half precision before it quantises gets a tenth of its codes wrong by one. ``None`` where the
+    output differs in more than twice as many elements, or the reference's own in so many that it says nothing.
+    """
+    wrong = theirs = apart = 0
+    for mine, right, eager in in_blocks(_as_numbers(output), _as_numbers(expected), _as_numbers(own)):
+        difference = (eager.to(torch.int64) - right.to(torch.int64)).abs()
+        wrong += int((mine != right.to(mine.dtype)).sum())
+        theirs += int((difference != 0).sum())
+        apart = max(apart, int(difference.max()))
+    if theirs > _MOST_OF_OWN * output.numel() or wrong > _OWN_FACTOR * theirs:
+        return None
+    close = torch.zeros(output.shape, dtype=torch.bool, device=output.device)
+    for found, mine, right in in_blocks(close, _as_numbers(output), _as_numbers(expected)):
+        found.copy_((mine.to(torch.int64) - right.to(torch.int64)).abs() <= apart)
+    return close
 
 
 def _as_numbers(tensor: torch.Tensor) -> torch.Tensor:
