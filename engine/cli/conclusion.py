@@ -13,7 +13,7 @@ from engine.domain.state import SessionState
 from engine.domain.work import WorkKey, WorkKind
 from engine.journal.shipped import is_shipped
 from engine.report.facts.summary import summarise
-from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line, ratio
+from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line, ratio, times
 from engine.report.text.progress import failed_call
 from engine.report.text.shell import quoted
 from engine.report.text.tree import evidence, heading, tree
@@ -89,7 +89,8 @@ def next_steps(state: SessionState, folder: Path, outcome: Outcome | None) -> li
         options = "".join(f" {_LIFTED[limit]} none" for limit in stopping.limits_reached(state))
         rounds = queries.rounds_done(state) + 3
         more = f"espalier session limits {name} --rounds {rounds}{options}, {resume}: three more rounds"
-    return [*_best_kernel_steps(state, name), *_dispatch_step(state, name), *([again] if undecided else []), more]
+    advice = [*([again] if undecided else []), *_remeasurement(state, name, resume), more]
+    return [*_best_kernel_steps(state, name), *_dispatch_step(state, name), *advice]
 
 
 def _dispatch_step(state: SessionState, name: str) -> list[str]:
@@ -99,6 +100,19 @@ def _dispatch_step(state: SessionState, name: str) -> list[str]:
         return []
     promised = f"{' and '.join(found.names)} by shape, {ratio(found.promise)}× of {state.incumbent} as measured"
     return [f"espalier kernel dispatch {name}, then espalier open {name}: {promised}"]
+
+
+def _remeasurement(state: SessionState, name: str, resume: str) -> list[str]:
+    """The command for the best kernel that claims more than the incumbent and that other work kept from being corroborated."""
+    best = queries.incumbent(state)
+    leads = queries.speedup(state, best) if best is not None else None
+    for kernel in queries.ranked(state):
+        claimed = queries.speedup(state, kernel)
+        unsure = corroboration.status(kernel) == corroboration.NOT_CORROBORATED
+        if unsure and claimed is not None and (leads is None or claimed.value > leads.value):
+            again = f"espalier kernel remeasure {name} {kernel.id}, {resume}"
+            return [f"{again}: on an idle machine, as it claims {times(claimed)}"]
+    return []
 
 
 def _best_kernel_steps(state: SessionState, name: str) -> list[str]:

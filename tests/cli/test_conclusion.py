@@ -13,7 +13,7 @@ from support import sessions
 from engine.cli.conclusion import next_steps
 from engine.domain import commands as c
 from engine.domain import events as e
-from engine.domain import rules
+from engine.domain import queries, rules
 from engine.domain.folds import advance
 from engine.domain.settings import Limits
 from engine.domain.state import IdeaStatus, SessionState
@@ -35,6 +35,23 @@ def test_where_only_parked_ideas_are_left_one_of_them_is_advised(tmp_path: Path)
     *_, more = next_steps(state, tmp_path, None)
     assert more == f"espalier idea approve {tmp_path} {name}, then espalier open {tmp_path}: 1 parked idea"
     assert e.SessionReopened() in rules.decide(state, c.SelectIdeas((name,)))
+
+
+def test_a_kernel_that_claims_more_and_is_not_corroborated_is_to_be_measured_again(tmp_path: Path) -> None:
+    ended = sessions.whole(tmp_path / "s", limits=Limits(rounds=1))
+    best = queries.incumbent(ended)
+    assert best is not None
+    name = next(k.id for k in queries.ranked(ended) if k.id != best.id)
+
+    def steps(claim: float) -> str:
+        unsure = replace(b.measurement(claim), corroborated=False, doubts=("disturbed",))
+        kernel = replace(ended.kernels[name], measurement=unsure)
+        return "\n".join(next_steps(replace(ended, kernels={**ended.kernels, name: kernel}), tmp_path, None))
+
+    again = f"espalier kernel remeasure {tmp_path} {name}, then espalier open {tmp_path}"
+    assert f"{again}: on an idle machine, as it claims 900×" in steps(900.0)
+    assert "remeasure" not in steps(0.001)
+    assert "remeasure" not in "\n".join(next_steps(ended, tmp_path, None))
 
 
 @pytest.mark.parametrize(
