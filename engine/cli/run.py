@@ -17,7 +17,7 @@ from engine.cli.run_set import check_options, named_problems, run_set
 from engine.cli.ui import open_ui
 from engine.cli.verbosity import verbosity
 from engine.domain.model import Dialect
-from engine.domain.settings import BASELINES, STRATEGIES, Limits, Pauses, Settings, default_strategy
+from engine.domain.settings import BASELINES, LARGEST_SOL, STRATEGIES, Limits, Pauses, Settings, default_strategy
 from engine.domain.state import SessionState
 from engine.ideas.mix import check_models
 from engine.problem import catalog
@@ -95,8 +95,8 @@ or a provider (resume with `espalier open`), 4 no kernel whose time is corrobora
 @click.option("--kernels", type=_COUNT, metavar="N", help="Stop at this many kernels.")
 @click.option("--plateau", type=_COUNT, default=3, show_default=True, metavar="N",
               help="Stop after this many rounds without a new incumbent.")  # fmt: skip
-@click.option("--sol", "light", type=o.OrNone(o.FiniteNumber(0, 10, min_open=True)), default=Limits().light, show_default=True,
-              metavar="F|none", help="Stop at this fraction of the speed of light (SOL).")  # fmt: skip
+@click.option("--sol", "light", type=o.OrNone(o.FiniteNumber(0, LARGEST_SOL, min_open=True)), default=Limits().light,
+              show_default=True, metavar="F|none", help="Stop at this fraction of the speed of light (SOL).")  # fmt: skip
 @click.option("--budget-tokens", type=click.IntRange(1), metavar="N", help="End before exceeding this many model tokens.")
 @click.option("--budget-usd", type=o.FiniteNumber(0, min_open=True), metavar="X",
               help="End before exceeding this many dollars.")  # fmt: skip

@@ -12,7 +12,7 @@ from engine.cli.output import show, show_json
 from engine.cli.session_access import Target, read_state, reason_option, steers
 from engine.domain import commands as c
 from engine.domain.figure_text import exact
-from engine.domain.settings import Limits, Pauses
+from engine.domain.settings import LARGEST_SOL, Limits, Pauses
 from engine.report.text.lines import Line, Span, fields
 from engine.session.steer import Steering
 
@@ -110,7 +110,7 @@ _LIMITS = {
 @click.option("--time", "seconds", type=o.OrNone(o.Duration()), metavar="TIME|none", help="Active time, over all runs.")
 @click.option("--kernels", type=_COUNT, metavar="N|none", help="Kernels in the tree.")
 @click.option("--plateau", type=_COUNT, metavar="N|none", help="Rounds without a new incumbent.")
-@click.option("--sol", "light", type=o.OrNone(o.FiniteNumber(0, 10, min_open=True)), metavar="F|none",
+@click.option("--sol", "light", type=o.OrNone(o.FiniteNumber(0, LARGEST_SOL, min_open=True)), metavar="F|none",
               help="Fraction of the speed of light (SOL) to reach, e.g. 0.95.")  # fmt: skip
 @click.option("--budget-tokens", "tokens", type=_COUNT, metavar="N|none", help="Model tokens.")
 @click.option("--budget-usd", "usd", type=o.OrNone(o.FiniteNumber(0, min_open=True)), metavar="X|none", help="Dollars.")

@@ -71,6 +71,8 @@ class Pauses:
 
 MOST_ROUNDS = 10_000
 """The largest number of rounds that a session is begun with."""
+LARGEST_SOL = 10
+"""The largest fraction of the speed of light as a limit: a floor may be estimated too high. More is a percentage by mistake."""
 LARGEST_LIMIT = 10**12
 """The largest number that a limit or a pause may be changed to. More digits are a slip."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")

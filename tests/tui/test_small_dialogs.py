@@ -96,6 +96,31 @@ def test_limits_of_millions_are_saved_as_they_are_shown() -> None:
     asyncio.run(act())
 
 
+@pytest.mark.parametrize(
+    ("name", "typed", "words"),
+    [
+        ("light", "95", "SOL: invalid value 95; enter a positive number up to 10 or leave it empty."),
+        ("rounds", "2.5", "Rounds: invalid value 2.5; enter a positive whole number or leave it empty."),
+        ("usd", "-1", "Cost limit: invalid value -1; enter a positive number or leave it empty."),
+        ("seconds", "0", "Time limit: invalid value 0; enter 90s, 15m or 2h, or leave it empty."),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused_with_what_may_be_typed(name: str, typed: str, words: str) -> None:
+    """95 for 95% was taken: no kernel reaches 95 times the speed of light, so the search did not stop there."""
+
+    async def act() -> None:
+        app, form, answers = ui.app(), LimitsForm(Limits()), list[Limits | None]()
+        async with app.run_test(size=(120, 40)) as pilot:
+            app.push_screen(form, answers.append)
+            await ui.until(pilot, lambda: form.is_active)
+            form.query_one(f"#{name}", Input).value = typed
+            await pilot.press("ctrl+s")
+            assert str(form.query_one("#message").render()) == words
+            assert not answers
+
+    asyncio.run(act())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(40, 12), (80, 24)])
 def test_a_limit_with_a_value_says_what_it_means(size: tuple[int, int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -15,7 +16,7 @@ from textual.widgets import Button, Input, Label, Static
 
 from engine.domain.figure_text import exact
 from engine.domain.model_text import duration_text, parse_duration
-from engine.domain.settings import Limits, Pauses
+from engine.domain.settings import LARGEST_SOL, Limits, Pauses
 from tui.screens.dialogs import Dialog, show_beside
 
 Numbers = TypeVar("Numbers", Limits, Pauses)
@@ -29,6 +30,15 @@ class Field(NamedTuple):
     words: str
     whole: bool = False
     duration: bool = False
+    most: float = math.inf
+
+    @property
+    def wanted(self) -> str:
+        """What may be typed."""
+        if self.duration:
+            return "90s, 15m or 2h,"
+        bound = f" up to {self.most:g}" if math.isfinite(self.most) else ""
+        return f"a positive {'whole ' if self.whole else ''}number{bound}"
 
     def text(self, value: float | None) -> str:
         """The value as it is typed; empty for ``None``."""
@@ -39,7 +49,7 @@ class Field(NamedTuple):
         if not text:
             return None
         value = parse_duration(text) if self.duration else int(text) if self.whole else float(text)
-        if not value > 0:
+        if not 0 < value <= self.most:
             raise ValueError(text)
         return value
 
@@ -90,8 +100,7 @@ class _NumbersForm(Dialog[Numbers | None], Generic[Numbers]):
             try:
                 found[field.name] = field.read(text)
             except ValueError:
-                wanted = "90s, 15m or 2h," if field.duration else "a positive number"
-                show_beside(self, field.name, f"{field.label}: invalid value {text}; enter {wanted} or leave it empty.")
+                show_beside(self, field.name, f"{field.label}: invalid value {text}; enter {field.wanted} or leave it empty.")
                 return None
         return found
 
@@ -117,7 +126,7 @@ class LimitsForm(_NumbersForm[Limits]):
         Field("seconds", "Time limit", "work in all runs together, such as 90s, 15m, 2h", duration=True),
         Field("kernels", "Kernels", "kernels in the tree", whole=True),
         Field("plateau", "Plateau", "rounds in a row without a new incumbent", whole=True),
-        Field("light", "SOL", "share of the speed of light that is fast enough, such as 0.8"),
+        Field("light", "SOL", "share of the speed of light that is fast enough, such as 0.8", most=LARGEST_SOL),
         Field("tokens", "Tokens", "input and output of all models", whole=True),
         Field("usd", "Cost limit", "dollars for all models, such as 2.50"),
     )
