@@ -53,6 +53,9 @@ ROUNDED_INPUTS_FACTOR = 10.0
 """The allowed multiple of what rounding the inputs alone errs on perturbed inputs. Where scores of thousands nearly tie, the
 order of a sum decides the softmax (attention, ``x64``): in 5 cases of 400 a right kernel erred over ten times as much as the
 reference, up to three times what rounding the inputs did. TF32 errs hundreds of times as much there."""
+ROUNDED_RESULTS_FACTOR = 3.0
+"""The same of rounding all results, of which each is moved by up to four units: no honest kernel was seen to need more.
+With ten, the error allowed for scores of thousands that nearly tie is that of rounding the inputs to TF32."""
 WORST_ELEMENT_FACTOR = 4.0
 """By how much the worst element may exceed its limit in fp32, if the error of the whole output does not exceed its own. The
 worst element of Winograd's F(4×4, 3×3) was seen to err 26 times as much as eager's, and the whole output 5 times."""
@@ -254,14 +257,18 @@ class ClassPolicy:
         return limit.wider(drawn[2].times(ROUNDED_INPUTS_FACTOR))
 
     def _with_rounded_results(self, errors: Errors, limit: RelativeErrors, case_reference: CaseReference) -> RelativeErrors:
-        """``limit``, widened by the error of rounding all results: again the median of five; of one, where that is far off."""
+        """``limit``, widened by the error of rounding all results: again the median of five; of one, where that is far off.
+
+        Errors of sums of lower precision do not pass for it.
+        """
         if self.dtype not in _SUMMED or errors.flaw or within(errors, limit):
             return limit
         first = case_reference.rounded_results()
-        if errors.rel_fro > _FAR_OFF * ROUNDED_INPUTS_FACTOR * first.rel_fro:
+        if errors.rel_fro > _FAR_OFF * ROUNDED_RESULTS_FACTOR * first.rel_fro:
             return limit
         drawn = sorted((first, *(case_reference.rounded_results() for _ in range(4))), key=lambda rounded: rounded.rel_fro)
-        return limit.wider(drawn[2].times(ROUNDED_INPUTS_FACTOR))
+        wider = limit.wider(drawn[2].times(ROUNDED_RESULTS_FACTOR))
+        return self._below_tf32_sums(errors, wider, case_reference) if within(errors, wider) else wider
 
     def _below_tf32_sums(self, errors: Errors, limit: RelativeErrors, case_reference: CaseReference) -> RelativeErrors:
         """The distribution's ``limit``, narrowed where errors within it are those of sums of lower precision and fp32 errs less
