@@ -71,6 +71,11 @@ def replace_closed() -> None:
     sys.stderr = sys.stderr or os.fdopen(_STDERR, "w", encoding="utf-8", closefd=False)
 
 
+def was_closed(stream: IO[str] | None) -> bool:
+    """Whether a standard stream is closed, or the null device that ``replace_closed`` opened: it is named by its number."""
+    return stream is None or isinstance(getattr(stream, "name", ""), int)
+
+
 def discard(*streams: IO[str] | None) -> None:
     """Point these streams at the null device: a flush at exit must not raise again."""
     null = os.open(os.devnull, os.O_WRONLY)

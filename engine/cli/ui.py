@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
-from engine.cli.streams import is_terminal, is_utf8
+from engine.cli.streams import is_terminal, is_utf8, was_closed
 from engine.journal.log_file import log_to_file
 
 _CANNOT_MOVE = ("", "dumb", "unknown")
@@ -60,7 +60,7 @@ def open_ui(action: str = "home", subject: object = None) -> bool:
         return False
     if click.get_current_context().find_root().meta.get(_PLAIN):
         for stream, name in ((sys.stdin, "input"), (sys.stdout, "output")):
-            if stream is None:
+            if was_closed(stream):
                 raise CommandExit(BAD_INPUT, f"--plain needs standard {name}, which is closed: redirect it, or use --headless")
         log_to_file()
         ui.plain(action, subject)

@@ -315,13 +315,13 @@ def test_ten_times_the_error_of_rounded_inputs_is_allowed_on_perturbed_ones(
 @pytest.mark.parametrize(
     ("rounded", "error", "asked", "passes"),
     [
-        ((1e-3,) * 5, 9e-3, 5, "x64"),  # however large
-        ((1e-3,) * 5, 1.1e-2, 5, False),
+        ((1e-3,) * 5, 2.9e-3, 5, "x64"),  # however large
+        ((1e-3,) * 5, 3.1e-3, 5, False),
         ((1e-2, 1e-3, 1.0, 1e-3, 1e-3), 2e-2, 5, False),  # two draws crossed a step of the reference
         ((1e-3,) * 5, 0.11, 1, False),  # far off: it is not asked again
     ],
 )
-def test_ten_times_the_error_of_rounded_results_is_allowed_on_perturbed_inputs_without_ties(
+def test_three_times_the_error_of_rounded_results_is_allowed_on_perturbed_inputs_without_ties(
     distribution: str, rounded: tuple[float, ...], error: float, asked: int, passes: bool | str
 ) -> None:
     draws = [RelativeErrors(one, one) for one in reversed(rounded)]
