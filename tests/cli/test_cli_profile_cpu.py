@@ -104,7 +104,7 @@ def test_each_counter_is_of_one_call_and_compared_with_the_parent_s(place: Place
     assert "by perf" in result.out
     assert "compared with k1" in result.out
     row = next(line for line in result.out.splitlines() if line.startswith("instructions  "))
-    assert row.split() == ["instructions", "5", "M", "−50", "%", "from", "10", "M"]
+    assert row.split() == ["instructions", "5", "M", "−50%", "from", "10", "M"]
     assert "cache misses" in result.out
     assert "unchanged" in result.out
     assert "1.25 instructions a cycle: the cores stall part of the time." in result.out

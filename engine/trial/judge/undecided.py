@@ -19,8 +19,8 @@ _NARROW = 0.01
 
 _OWN_FACTOR = 2
 """So many times as many elements as the reference's own arithmetic gets wrong may be wrong, each by no more than it errs."""
-_MOST_OF_OWN = 0.25
-"""The share of wrong elements from which that arithmetic says nothing."""
+_LEAST_OF_OWN, _MOST_OF_OWN = 0.01, 0.25
+"""The shares of wrong elements between which that arithmetic says something: few may be decided by rounding in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def as_close_as(output: torch.Tensor, expected: torch.Tensor, own: torch.Tensor)
     """Where an output of integers is as close to the expected one as that of the reference's ``own`` arithmetic is.
 
     A reference that rounds to half precision before it quantises gets a tenth of its codes wrong by one. ``None`` where the
-    output differs in more than twice as many elements, or the reference's own in so many that it says nothing.
+    output differs in more than twice as many elements, or the reference's own in so few or so many that it says nothing.
     """
     wrong = theirs = apart = 0
     for mine, right, eager in in_blocks(_as_numbers(output), _as_numbers(expected), _as_numbers(own)):
@@ -82,7 +82,8 @@ def as_close_as(output: torch.Tensor, expected: torch.Tensor, own: torch.Tensor)
         wrong += int((mine != right.to(mine.dtype)).sum())
         theirs += int((difference != 0).sum())
         apart = max(apart, int(difference.max()))
-    if theirs > _MOST_OF_OWN * output.numel() or wrong > _OWN_FACTOR * theirs:
+    share = theirs / max(1, output.numel())
+    if not _LEAST_OF_OWN < share <= _MOST_OF_OWN or wrong > _OWN_FACTOR * theirs:
         return None
     close = torch.zeros(output.shape, dtype=torch.bool, device=output.device)
     for found, mine, right in in_blocks(close, _as_numbers(output), _as_numbers(expected)):
