@@ -16,7 +16,7 @@ from engine.domain.model import AGENT, RaceOutcome, Succession
 from engine.domain.rules import adaptive
 from engine.domain.settings import Limits, Mode
 from engine.domain.state import SessionState, Stage
-from engine.domain.strategy.evidence import evidence
+from engine.domain.strategy.evidence import combines, evidence
 
 Speedups = Mapping[str, float]
 LEFT, RIGHT = {"full": 2.0, "small": 1.0}, {"full": 1.0, "small": 3.0}
@@ -139,3 +139,12 @@ def test_no_agent_is_awaited_for_a_dispatch() -> None:
     after = then(state, *rules.automatic(state))
     agents = replace(after, models=replace(after.models, source=AGENT))
     assert [str(work.key) for work in rules.next_work(agents)] == ["implement:i2"]
+
+
+def test_a_key_alone_makes_no_dispatch() -> None:
+    """A playbook may use such a key: its idea has code of its own."""
+    state = between_rounds(LEFT, RIGHT)
+    after = then(state, *rules.automatic(state))
+    idea = after.ideas["i2"]
+    assert combines(idea)
+    assert not combines(replace(idea, author=b.PLAYBOOK))

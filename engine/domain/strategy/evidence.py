@@ -127,8 +127,8 @@ def stem_of(idea: Idea) -> str:
 
 
 def combines(idea: Idea) -> bool:
-    """Whether it is a dispatch of the search."""
-    return idea.text.key.startswith(f"{DISPATCH}:")
+    """Whether it is a dispatch of the search: another author's idea may have such a key."""
+    return idea.author.is_engine and idea.text.key.startswith(f"{DISPATCH}:")
 
 
 def evidence(state: SessionState) -> Evidence:
