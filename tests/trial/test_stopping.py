@@ -71,3 +71,20 @@ def test_a_measurement_of_slow_calls_ends_with_the_fewest_pairs_and_says_so(
     note = stopping.cut_short(owed, seconds)
     assert bool(note) == ends
     assert not ends or "75 s" in note
+
+
+@pytest.mark.parametrize(
+    ("logs", "seconds", "ends"),
+    [
+        ((0.0, 0.05, -0.05), 10.0, False),
+        ((0.0, 0.05, -0.05, 0.02), 15.0, False),
+        ((0.0, 0.05, -0.05, 0.02), 75.0, True),
+        ((0.0, 0.01, -0.01, 0.02), 15.0, True),
+        ((0.0, 0.05, -0.05, 0.02, 0.01, 0.0, 0.0), 30.0, False),
+        ((0.0, 0.02, -0.02, 0.02, 0.01, 0.0, 0.0), 30.0, True),
+    ],
+    ids=["few pairs", "wide", "wide and slow", "as the power limit moves the clock", "still wide", "narrowed by more pairs"],
+)
+def test_a_wide_interval_back_to_back_calls_for_more_pairs(logs: tuple[float, ...], seconds: float, ends: bool) -> None:
+    assert stopping.is_enough_sustained([logs], "cuda", seconds) == ends
+    assert stopping.is_enough_sustained([logs, logs], "cuda", seconds) == ends

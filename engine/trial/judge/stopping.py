@@ -14,15 +14,18 @@ a second per pair, and a race decides who leads."""
 RACE_PAIRS = (3, 5)
 """Minimum and maximum of process pairs in a race for the lead; doubled for each step of effort."""
 SUSTAINED_PAIRS = 4
-"""Most process pairs of a kernel's measurement in the sustained regime: at the power limit the clock moves by a percent, and
-more pairs narrow the interval little. On an H200 a pair took 3 to 5 s with bursts of 50 ms."""
+"""Process pairs of a kernel's measurement in the sustained regime after which it goes on only if the interval is wide: at the
+power limit the clock moves by a percent. On an H200 a pair took 3 to 5 s with bursts of 50 ms."""
 MOST_PAIRS_S = 60.0
-"""Seconds of a precise measurement after which no process pair is taken beyond the fewest: where a reference takes seconds, a
-pair takes half a minute. The interval is then wider."""
+"""Seconds of a measurement after which no process pair is taken beyond the fewest: where a reference takes seconds, a pair
+takes half a minute. The interval is then wider."""
 _CLEAR = 3.0
 """A race stops when its ratio is this many half-widths from 1: noise does not reach that, even if checked after every pair."""
 _HALF_WIDTH = {"cuda": 0.01, "cpu": 0.03}
 """Half-width of the interval (in logarithms) at which a precise measurement stops."""
+_WIDE = 2.5
+"""An interval so many times as wide calls for more pairs in the sustained regime. Four pairs of matmul_fp16 once gave ±5% on
+an H200, although their median differed from 1 by a thousandth."""
 
 LEAST_SAME_PAIRS = 3
 """Fewest process pairs of the ranking baseline against itself."""
@@ -76,6 +79,17 @@ def owed(
     if not is_settled(mean_logs(by_workload), kind, claimable, raced=raced):
         return frozenset(range(len(by_workload)))
     return frozenset(doubted)
+
+
+def is_enough_sustained(by_workload: Sequence[Sequence[float]], kind: str, seconds: float) -> bool:
+    """Whether a kernel's measurement in the sustained regime ends, settled or not, after so many seconds of pairs.
+
+    Log ratios by workload, one a process pair.
+    """
+    if max(map(len, by_workload)) < SUSTAINED_PAIRS:
+        return False
+    ratio = stats.ratio_interval(mean_logs(by_workload))
+    return seconds > MOST_PAIRS_S or math.log(ratio.high / ratio.low) / 2 <= _WIDE * _HALF_WIDTH[kind]
 
 
 def cut_short(owed: Collection[int], seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -62,14 +63,15 @@ class SustainedSuite:
 
     def _pairs(self, judged: Mapping[str, Candidate], say: Say, against: str, bounds: _Bounds) -> list[list[SustainedPair]]:
         pairs: list[list[SustainedPair]] = [[] for _ in self.trials]
-        kind = self.trials[0].device_kind
+        kind, began = self.trials[0].device_kind, time.monotonic()
 
         def owed() -> frozenset[int]:
-            if bounds is None and max(map(len, pairs)) >= stopping.SUSTAINED_PAIRS:
+            logs = self._logs(pairs, against)
+            if bounds is None and stopping.is_enough_sustained(logs, kind, time.monotonic() - began):
                 return frozenset()
             each = enumerate(zip(self.trials, pairs, strict=True))
             doubted = [place for place, (trial, own) in each if trial.sustained.doubts(own)]
-            return stopping.owed(self._logs(pairs, against), doubted, kind, self._claimable(), raced=bounds is not None)
+            return stopping.owed(logs, doubted, kind, self._claimable(), raced=bounds is not None)
 
         def take(trial: WorkloadTrial, contest: Contestants, _: list[SustainedPair]) -> SustainedPair:
             ranking = {name: one for name, one in contest.baselines.items() if name == self.baseline}
