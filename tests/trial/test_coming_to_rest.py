@@ -48,6 +48,21 @@ def test_a_runner_that_waits_for_a_core_is_waited_for(
     assert stops_after(passes, share) is rests
 
 
+@pytest.mark.parametrize(
+    ("passes", "rests"),
+    [
+        (10, True),  # the driver may work for it for a second
+        (60, False),  # woken by another
+    ],
+)
+def test_a_runner_is_waited_for_while_the_driver_works_for_it(
+    stops_after: Callable[[int, float], bool], monkeypatch: pytest.MonkeyPatch, passes: int, rests: bool
+) -> None:
+    """The baseline was said to keep running while the sandbox was frozen, and the problem could not be measured."""
+    monkeypatch.setenv("ESPALIER_DEVICE", "cuda:0")
+    assert stops_after(passes, 1.0) is rests
+
+
 def test_processor_time_is_read_for_this_process() -> None:
     fields = host._fields("/proc/self")
     assert sum(map(int, fields[11:13])) > 0

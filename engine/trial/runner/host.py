@@ -43,10 +43,11 @@ _PATIENCE_S = 2.0
 """Time limit for killing processes that keep forking and for removing files. Then the host exits, and its sandbox with it."""
 _STOPPING_S = 0.5
 """Time limit for processes to stop. One that has run for ``_RUNNING_S`` since is being woken by another."""
-_RUNNING_S = 0.2
+_RUNNING_S, _RUNNING_ON_GPU_S = 0.2, 2.0
+"""Beside a GPU a process does not stop while the driver works for it: the baseline of a softmax once took longer than 0.2 s."""
 _WORKING_S = 0.05
 """Processor time of all processes until they have stopped, from the first look on: a signal takes microseconds, and what they
-work meanwhile is in no call's time. Clock ticks are counted, of 10 ms."""
+work meanwhile is in no call's time. Clock ticks are counted, of 10 ms. On a GPU the device's events time a call."""
 _STARVED_S = 10.0
 """Time limit for processes that do not run: on a busy machine each waits for a core before it can stop."""
 _MOST_TEXT = 4000
@@ -92,7 +93,7 @@ def _warm_up() -> None:
         from engine.problem import vector_math
 
         vector_math.settle()
-        if os.environ.get("ESPALIER_DEVICE", "cpu") != "cpu":
+        if _on_gpu():
             from engine.trial.shared.cuda import driver
 
             driver.preload()
@@ -100,6 +101,10 @@ def _warm_up() -> None:
             for name in ("triton", "torch._dynamo"):
                 with contextlib.suppress(Exception):  # missing, or made for another torch: a module that needs it will say so
                     importlib.import_module(name)
+
+
+def _on_gpu() -> bool:
+    return os.environ.get("ESPALIER_DEVICE", "cpu") != "cpu"
 
 
 def _answer(channel: Channel, runners: set[int], errors: dict[int, int], request: HostRequest, fds: list[int]) -> None:
@@ -176,10 +181,12 @@ def _wake(asleep: set[int]) -> None:
 def _come_to_rest(runners: set[int]) -> bool:
     """Whether every thread of every other process has stopped: seen twice, to exclude that one wakes another in between.
 
-    Also false if they went on working before they stopped.
+    On a CPU also false if they went on working before they stopped.
     """
     began = time.monotonic()
     before: dict[int, float] = {}
+    on_gpu = _on_gpu()
+    running_s = _RUNNING_ON_GPU_S if on_gpu else _RUNNING_S
     seen = 0
     while seen < 2:
         if all((pid in runners and _stopped(pid)) or _threads_at_rest(pid) for pid in _other_pids()):
@@ -188,12 +195,12 @@ def _come_to_rest(runners: set[int]) -> bool:
         seen = 0
         before = before or _processor_seconds()
         waited = time.monotonic() - began
-        if waited > _STARVED_S or (waited > _STOPPING_S and _used_since(before) > _RUNNING_S):
+        if waited > _STARVED_S or (waited > _STOPPING_S and _used_since(before) > running_s):
             return False
         if not os.environ.get(_ALONE):  # the child of a process that was just forking is not stopped yet
             _signal_all(signal.SIGSTOP)
         time.sleep(0.0002)
-    return not before or _used_since(before) <= _WORKING_S
+    return on_gpu or not before or _used_since(before) <= _WORKING_S
 
 
 def _processor_seconds() -> dict[int, float]:
