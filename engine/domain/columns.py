@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.domain import queries, suite
-from engine.domain.model import Contract, Interval, Workload
+from engine.domain.model import Contract, Interval, Measurement, Workload
 from engine.domain.state import Kernel, SessionState, Stage
 
 
@@ -87,6 +87,20 @@ def behind(state: SessionState, kernel: Kernel) -> tuple[Behind, ...]:
     ]
     losing = [one for one in found if one.own.high < one.theirs.low]
     return tuple(sorted(losing, key=lambda one: one.own.value / one.theirs.value))
+
+
+def gain(state: SessionState, measured: Measurement) -> float:
+    """What a kernel with these times would add to a dispatch of the best kernels on each workload: a ratio of 1 or more.
+
+    A workload counts where the kernel beats the best one by both intervals. 1 outside a suite.
+    """
+    named, best, base = workloads(state), leaders(state), queries.ranking_baseline(state)
+    logs = []
+    for one in measured.by_workload if len(named) > 1 else ():
+        if one.workload in best and base in one.speedup:
+            own, theirs = one.speedup[base], speedups(state, best[one.workload])[one.workload]
+            logs.append(math.log(own.value / theirs.value) if own.low > theirs.high > 0 else 0.0)
+    return math.exp(sum(logs) / len(named)) if logs else 1.0
 
 
 def best_single(state: SessionState) -> Kernel | None:

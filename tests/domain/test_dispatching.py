@@ -11,9 +11,11 @@ from support import builders as b
 
 from engine.domain import columns, rules, suite
 from engine.domain import events as e
+from engine.domain import work as w
 from engine.domain.folds import advance
-from engine.domain.model import AGENT, RaceOutcome, Succession
+from engine.domain.model import AGENT, Contract, Dialect, RaceOutcome, Succession
 from engine.domain.rules import adaptive
+from engine.domain.rules.record import wants_precision
 from engine.domain.settings import Limits, Mode
 from engine.domain.state import SessionState, Stage
 from engine.domain.strategy.evidence import combines, evidence
@@ -148,3 +150,34 @@ def test_a_key_alone_makes_no_dispatch() -> None:
     idea = after.ideas["i2"]
     assert combines(idea)
     assert not combines(replace(idea, author=b.PLAYBOOK))
+
+
+@pytest.mark.parametrize(
+    ("screened", "precise"),
+    [
+        ({"full": 0.1, "small": 3.0}, True),
+        ({"full": 0.1, "small": 1.01}, False),
+        ({"full": 0.1, "small": 0.9}, False),
+    ],
+    ids=["the best on one", "not by both intervals", "slower on all"],
+)
+def test_a_slow_kernel_that_is_the_best_on_a_workload_is_measured_precisely(screened: Speedups, precise: bool) -> None:
+    """A product that splits the depth was 0.53x over the suite, and twice as fast as the incumbent where there are 64 rows."""
+    state = then(between_rounds({"full": 2.0, "small": 1.0}), b.drafted("k2", parent="k1"), b.built("k2"))
+    screen = suite.measurement({name: b.measurement(value) for name, value in screened.items()})
+    assert wants_precision(state, "k2", screen) == precise
+    module = replace(state.kernels["k2"], contract=Contract.MODULE)
+    modules = replace(state, kernels={**state.kernels, "k2": module})
+    assert not wants_precision(modules, "k2", screen), "modules are not combined"
+
+
+def test_the_last_kernel_of_a_limit_is_kept_for_a_promised_dispatch() -> None:
+    state = between_rounds(LEFT, RIGHT, limits=Limits(rounds=9, kernels=3))
+    asked = then(state, e.RoundOpened(2, ("k1",)), b.proposed("i2", round_number=2), e.IdeaSelected("i2"))
+    drafts = w.Drafts((w.StoredDraft("k3.cpp", Dialect.CPP, Contract.HOST, b.digest("other code"), b.PLAYBOOK),))
+    (implemented,) = rules.record(asked, w.Implement("i2"), drafts)
+    assert implemented == e.IdeaImplemented("i2", (), "the last kernel of the limit is kept for a dispatch")
+    after = then(asked, implemented, e.RoundClosed(2))
+    assert combined(after)
+    by_hand = replace(asked, mode=Mode("ask"))
+    assert [type(event) for event in rules.record(by_hand, w.Implement("i2"), drafts)] == [e.KernelDrafted, e.IdeaImplemented]

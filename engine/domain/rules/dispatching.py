@@ -28,12 +28,25 @@ def owed(state: SessionState, *, ending: bool) -> tuple[e.Event, ...]:
     base = columns.best_single(state)
     if full or stopping.is_out_of_time(state) or base is None:
         return ()
-    found = columns.combination(state) if ending or base.round < queries.last_round(state) else None
-    if found is None or any(idea.text.key == _key(found) for idea in state.ideas.values()):
+    found = _untried(state) if ending or base.round < queries.last_round(state) else None
+    if found is None:
         return ()
     idea = f"i{state.next_idea}"
     proposed = e.ProposedIdea(idea, _text(state, found), found.base.id, ENGINE, 1)
     return (e.IdeasProposed(queries.last_round(state), (proposed,), from_source=False), e.IdeaSelected(idea))
+
+
+def reserved(state: SessionState) -> int:
+    """Kernels of the session's limit that are kept for a dispatch: 1 while one is promised that will be made, else 0."""
+    will_be_made = state.mode.is_autopilot and not state.limits.raised_later
+    return 1 if will_be_made and _untried(state) is not None else 0
+
+
+def _untried(state: SessionState) -> Combination | None:
+    """What a dispatch would combine now, unless it was tried already."""
+    found = columns.combination(state)
+    tried = found is None or any(idea.text.key == _key(found) for idea in state.ideas.values())
+    return None if tried else found
 
 
 def _key(found: Combination) -> str:

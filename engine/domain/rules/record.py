@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from engine.domain import columns, queries, races
 from engine.domain import events as e
-from engine.domain import queries, races
 from engine.domain import work as w
 from engine.domain.corroboration import UNEXPLAINED
-from engine.domain.model import Blob, Failure, FailureKind, Measurement, RaceOutcome
+from engine.domain.model import Blob, Contract, Failure, FailureKind, Measurement, RaceOutcome
 from engine.domain.profile import Profile
 from engine.domain.regimes import Regime
-from engine.domain.rules import lifecycle, tuning
+from engine.domain.rules import dispatching, lifecycle, tuning
 from engine.domain.similarity import near_duplicate
 from engine.domain.state import IdeaStatus, SessionState, Stage
+from engine.domain.strategy.evidence import combines
 
 _CONTENDER_SHARE = 0.85
 """A screened kernel is measured precisely when the upper end of its speedup interval reaches this share of the incumbent's."""
+
+_KEPT = "the last kernel of the limit is kept for a dispatch"
 
 
 def record(state: SessionState, work: w.Work, result: w.Result) -> tuple[e.Event, ...]:
@@ -198,15 +201,17 @@ def _verified(state: SessionState, kernel_id: str, result: w.Verified) -> tuple[
 
 
 def wants_precision(state: SessionState, kernel_id: str, screen: Measurement) -> bool:
-    """Whether a screened kernel is measured precisely: it may beat the incumbent, or is a root, a seed, pinned or
-    remeasured."""
+    """Whether a screened kernel is measured precisely: it may beat the incumbent, on some workloads of a suite beats the best
+    kernel by enough for a dispatch, or is a root, a seed, pinned or remeasured."""
     kernel = state.kernels[kernel_id]
     to_beat = races.kernel_to_beat(state)
     if kernel.seed or kernel.parent is None or kernel_id in state.pinned or kernel.again or to_beat is None:
         return True
     mine = screen.speedup.get(queries.ranking_baseline(state))
     leading = queries.speedup(state, to_beat)
-    return mine is None or leading is None or mine.high >= _CONTENDER_SHARE * leading.value
+    if mine is None or leading is None or mine.high >= _CONTENDER_SHARE * leading.value:
+        return True
+    return kernel.contract is not Contract.MODULE and columns.gain(state, screen) >= columns.LEAST_PROMISE
 
 
 def _proposed(state: SessionState, work: w.Propose, result: w.Proposals) -> tuple[e.Event, ...]:
@@ -246,7 +251,9 @@ def _implemented(state: SessionState, work: w.Implement, result: w.Drafts) -> tu
     if idea.implemented or idea.status is not IdeaStatus.SELECTED:
         return ()
     known = _tried_variants(state)
-    room = state.limits.kernels - len(state.kernels) if state.limits.kernels is not None else len(result.drafts)
+    most = state.limits.kernels
+    kept = 0 if most is None or combines(idea) else dispatching.reserved(state)
+    room = len(result.drafts) if most is None else most - len(state.kernels) - kept
     events: list[e.Event] = []
     ids: list[str] = []
     repeated = 0
@@ -269,5 +276,7 @@ def _implemented(state: SessionState, work: w.Implement, result: w.Drafts) -> tu
             )
         )  # fmt: skip
     same = [f"the same code as {kernel} but for comments, layout and names" for kernel in dict.fromkeys(alike)]
-    note = "; ".join(filter(None, [result.note, f"{repeated} already in the tree" if repeated else "", *same]))
+    left_out = kept and len(result.drafts) > len(ids) + repeated + len(alike)
+    why = [f"{repeated} already in the tree" if repeated else "", _KEPT if left_out else ""]
+    note = "; ".join(filter(None, [result.note, *why, *same]))
     return (*events, e.IdeaImplemented(idea.id, tuple(ids), note))
