@@ -80,8 +80,8 @@ def test_a_measurement_of_slow_calls_ends_with_the_fewest_pairs_and_says_so(
         ((0.0, 0.05, -0.05, 0.02), 15.0, False),
         ((0.0, 0.05, -0.05, 0.02), 75.0, True),
         ((0.0, 0.01, -0.01, 0.02), 15.0, True),
-        ((0.0, 0.05, -0.05, 0.02, 0.01, 0.0, 0.0), 30.0, False),
-        ((0.0, 0.02, -0.02, 0.02, 0.01, 0.0, 0.0), 30.0, True),
+        ((0.0, 0.05, -0.05, 0.02, 0.01, 0.0, 0.0), 29.0, False),
+        ((0.0, 0.02, -0.02, 0.02, 0.01, 0.0, 0.0), 29.0, True),
     ],
     ids=["few pairs", "wide", "wide and slow", "as the power limit moves the clock", "still wide", "narrowed by more pairs"],
 )

@@ -17,8 +17,10 @@ SUSTAINED_PAIRS = 4
 """Process pairs of a kernel's measurement in the sustained regime after which it goes on only if the interval is wide: at the
 power limit the clock moves by a percent. On an H200 a pair took 3 to 5 s with bursts of 50 ms."""
 MOST_PAIRS_S = 60.0
-"""Seconds of a measurement after which no process pair is taken beyond the fewest: where a reference takes seconds, a pair
-takes half a minute. The interval is then wider."""
+"""Seconds of a precise measurement after which no process pair is taken beyond the fewest: where a reference takes seconds, a
+pair takes half a minute. The interval is then wider."""
+MOST_SUSTAINED_S = 30.0
+"""The same for a measurement back to back: a pair of eight workloads takes 8 s."""
 _CLEAR = 3.0
 """A race stops when its ratio is this many half-widths from 1: noise does not reach that, even if checked after every pair."""
 _HALF_WIDTH = {"cuda": 0.01, "cpu": 0.03}
@@ -89,7 +91,7 @@ def is_enough_sustained(by_workload: Sequence[Sequence[float]], kind: str, secon
     if max(map(len, by_workload)) < SUSTAINED_PAIRS:
         return False
     ratio = stats.ratio_interval(mean_logs(by_workload))
-    return seconds > MOST_PAIRS_S or math.log(ratio.high / ratio.low) / 2 <= _WIDE * _HALF_WIDTH[kind]
+    return seconds > MOST_SUSTAINED_S or math.log(ratio.high / ratio.low) / 2 <= _WIDE * _HALF_WIDTH[kind]
 
 
 def cut_short(owed: Collection[int], seconds: float) -> str:
