@@ -1,4 +1,4 @@
-"""The same work under five stopwatches: ``python benchmarks/stopwatches.py --device cuda:0 [--kernelbench PATH]``.
+"""The same work under five stopwatches: ``python -m benchmarks.stopwatches --device cuda:0 [--kernelbench PATH]``.
 
 This program's in both regimes (single: median of interleaved samples in several processes, cold caches, the device held until
 the call is enqueued; sustained: back to back until clock and power have settled), Triton's ``do_bench`` (median), KernelBench's
@@ -23,7 +23,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -171,12 +171,6 @@ def run_profiled(call: Call) -> None:
     torch.cuda.profiler.stop()
 
 
-def cases(device: str) -> Iterator[Case]:
-    """All pieces of work."""
-    for problem in _EAGER:
-        yield from asyncio.run(espalier_cases(problem, device))
-
-
 def call_of(name: str, binary: str, device: str) -> Call:
     kind, problem = name.split()
     return eager(problem, device) if kind == "eager" else compiled(binary, problem, device)
@@ -187,6 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--kernelbench", default="")
+    parser.add_argument("--problems", default=",".join(_EAGER))
     parser.add_argument("--only", default="")
     parser.add_argument("--binary", default="")
     options = parser.parse_args()
@@ -195,18 +190,22 @@ def main() -> None:
             run_profiled(call_of(options.only, options.binary, options.device))
             return
         print(f"{'us':26}{'single':>10}{'sustained':>18}{'do_bench':>26}{'KernelBench':>26}{'ncu':>18}")
-        for case in list(cases(options.device)):
-            call = call_of(case.name, case.binary, options.device)
-            back_to_back: list[float | str] = [by_do_bench(call)]
-            left_at = clock_and_power(options.device)
-            back_to_back.append(by_kernelbench(call, options.kernelbench) if options.kernelbench else "not asked")
-            del call
-            torch.cuda.empty_cache()
-            figures = compared(case.sustained, case.single) + "".join(
-                compared(one, case.single, case.sustained) for one in back_to_back
-            )
-            ncu = compared(by_ncu(case.name, case.binary, options.device), case.single)
-            print(f"{case.name:26}{case.single:10.1f}{figures}{ncu}{left_at}", flush=True)
+        for problem in options.problems.split(","):
+            for case in asyncio.run(espalier_cases(problem, options.device)):
+                print(line(case, options.device, options.kernelbench), flush=True)
+
+
+def line(case: Case, device: str, kernelbench: str) -> str:
+    """This program's figures on a piece of work, and the other stopwatches'."""
+    call = call_of(case.name, case.binary, device)
+    back_to_back: list[float | str] = [by_do_bench(call)]
+    left_at = clock_and_power(device)
+    back_to_back.append(by_kernelbench(call, kernelbench) if kernelbench else "not asked")
+    del call
+    torch.cuda.empty_cache()
+    figures = "".join(compared(one, case.single, case.sustained) for one in back_to_back)
+    ncu = compared(by_ncu(case.name, case.binary, device), case.single)
+    return f"{case.name:26}{case.single:10.1f}{compared(case.sustained, case.single)}{figures}{ncu}{left_at}"
 
 
 def compared(found: float | str, *ours: float) -> str:
