@@ -103,6 +103,8 @@ def test_a_better_single_kernel_is_awaited_while_rounds_find_one() -> None:
     assert not combined(between_rounds(LEFT, RIGHT, rounds=0))
     assert combined(between_rounds(LEFT, RIGHT, rounds=1))
     assert combined(between_rounds(LEFT, RIGHT, rounds=0, limits=Limits(rounds=0))), "no round follows"
+    assert combined(between_rounds(LEFT, RIGHT, rounds=0, limits=Limits(kernels=3))), "the last kernel is kept for it"
+    assert not combined(between_rounds(LEFT, RIGHT, rounds=0, limits=Limits(kernels=3, raised_later=True)))
 
 
 def test_a_dispatch_promises_the_mean_of_its_members() -> None:

@@ -1,11 +1,14 @@
 """Dispatches that the search makes by itself, where no single kernel is the best on every workload of a suite.
 
 On autopilot, between two rounds, the kernels that are the best on some workloads are combined if they promise enough together:
-once a round has found no better single kernel, since a better one would be combined again, and before the session ends. The
-dispatch is verified, measured and raced like any other kernel. In mode ``ask`` the engineer asks for one.
+once a round has found no better single kernel, since a better one would be combined again, before the session ends, and when
+the limit leaves one kernel. The dispatch is verified, measured and raced like any other kernel. In mode ``ask`` the engineer
+asks for one.
 """
 
 from __future__ import annotations
+
+import math
 
 from engine.domain import columns, queries, stopping
 from engine.domain import events as e
@@ -24,11 +27,12 @@ def owed(state: SessionState, *, ending: bool) -> tuple[e.Event, ...]:
     """
     if not state.mode.is_autopilot or state.paused is not None or state.capped is not None:
         return ()
-    full = state.limits.kernels is not None and len(state.kernels) >= state.limits.kernels
+    left = math.inf if state.limits.kernels is None else state.limits.kernels - len(state.kernels)
     base = columns.best_single(state)
-    if full or stopping.is_out_of_time(state) or base is None:
+    if left <= 0 or stopping.is_out_of_time(state) or base is None:
         return ()
-    found = _untried(state) if ending or base.round < queries.last_round(state) else None
+    is_last = left == 1 and not state.limits.raised_later
+    found = _untried(state) if ending or is_last or base.round < queries.last_round(state) else None
     if found is None:
         return ()
     idea = f"i{state.next_idea}"
