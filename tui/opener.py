@@ -93,11 +93,12 @@ class SessionOpener:
 
     def beside(self, folder: Path, others: Sequence[Path]) -> SideBySide:
         """A session side by side with those of ``others`` that can be compared with it. Raises ProblemError for none."""
-        from engine.journal import journal
+        from engine.journal import journal, store
         from engine.report.facts.side_by_side import beside_comparable
 
-        named = ((other.name, journal.read(other).entries) for other in others)
-        return beside_comparable((folder.name, journal.read(folder).entries), named)
+        first, *names = store.distinct_names([folder, *others])
+        named = ((name, journal.read(other).entries) for name, other in zip(names, others, strict=True))
+        return beside_comparable((first, journal.read(folder).entries), named)
 
     def preview(self, folder: Path) -> SessionFacts:
         """What the journal of a session tells; nothing of it is executed."""

@@ -31,7 +31,7 @@ def compare(sessions: tuple[str, ...], output: Path | None, force: bool, as_json
         raise click.UsageError("name at least two sessions")
     refuse_json_on_stdout(output, as_json)
     folders = [store.resolve(name) for name in sessions]
-    found = side_by_side([(folder.name, read_entries(folder)) for folder in folders])
+    found = side_by_side([(name, read_entries(at)) for name, at in zip(store.distinct_names(folders), folders, strict=True)])
     if output is not None:
         write_output(output_file(output, "", force), html(found))
     if as_json:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -173,6 +173,20 @@ def serve_only(folder: Path) -> None:
     """From now on ``resolve`` knows this session only."""
     global _served
     _served = folder.resolve()
+
+
+def distinct_names(folders: Sequence[Path]) -> list[str]:
+    """The names of sessions; of those with equal names, as much of the path as tells them apart."""
+    paths = [folder.absolute() for folder in folders]
+
+    def name(path: Path) -> str:
+        alike = [other for other in paths if other != path and other.name == path.name]
+        depths = range(1, len(path.parts) + 1)
+        tails = (path.parts[-depth:] for depth in depths)
+        tail = next(tail for tail in tails if all(other.parts[-len(tail) :] != tail for other in alike))
+        return str(Path(*tail))
+
+    return [name(path) for path in paths]
 
 
 def resolve(text: str) -> Path:

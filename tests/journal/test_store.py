@@ -221,3 +221,18 @@ def test_a_session_that_is_being_written_is_not_deleted(root: Path) -> None:
     with log, pytest.raises(JournalLocked):
         store.delete(root / "s")
     assert store.summary(root / "s").status == "open"
+
+
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (("/a/softmax", "/a/other"), ["softmax", "other"]),
+        (("/a/softmax", "/b/softmax", "/b/other"), ["a/softmax", "b/softmax", "other"]),
+        (("/a/x/softmax", "/b/x/softmax"), ["a/x/softmax", "b/x/softmax"]),
+        (("/x/softmax", "/b/x/softmax"), ["/x/softmax", "b/x/softmax"]),
+        (("/a/softmax", "/a/softmax"), ["softmax", "softmax"]),
+    ],
+)
+def test_sessions_of_one_name_are_told_apart_by_their_paths(folders: tuple[str, ...], names: list[str]) -> None:
+    """A comparison of two sessions called softmax said that softmax is faster."""
+    assert store.distinct_names([Path(folder) for folder in folders]) == names
