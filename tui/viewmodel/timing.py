@@ -19,6 +19,8 @@ from tui.viewmodel.pages import empty_page, section, table
 _KERNEL = "kernel"
 """The name of the kernel's samples in their blob."""
 _LABEL = 12
+_BESIDE_RATIO = 28
+"""Columns of a workload's line beside its name and speedup: its time, its share of SOL."""
 
 
 def page(state: SessionState, kernel: Kernel, room: int, raw: str = "", *, race_key: str = "") -> tuple[Line, ...]:
@@ -105,7 +107,7 @@ def _intervals(state: SessionState, kernel: Kernel, measured: Measurement, room:
         if number == own:
             lines.append(line(Cell(f"  other kernels over {base}", Ink.FAINT)))
         drawn = fmt.interval_line(ratio, low, high, room, ink)
-        figures = (Cell(f" {fmt.times(ratio).partition(' [')[0]}", ink), Cell(f" {fmt.interval_ends(ratio)}", Ink.FAINT))
+        figures = (Cell(f" {_value(ratio)}", ink), Cell(f" {fmt.interval_ends(ratio)}", Ink.FAINT))
         lines.append(line(Cell(f"  {pad(name, label)} ", Ink.LABEL), *drawn, *figures))
     return [*lines, *_axis(low, high, room, base, label)]
 
@@ -119,20 +121,29 @@ def _workloads(state: SessionState, kernel: Kernel, measured: Measurement, room:
     better = {one.workload: one for one in columns.behind(state, kernel)}
     slowest = suite.worst(measured, base)
     chosen = {one.workload: one for one in kernel.choices}
+    ratios = {one.workload: one.speedup[base] for one in measured.by_workload if base in one.speedup}
+    longest = max((len(name) + len(fmt.times(ratio)) for name, ratio in ratios.items()), default=0)
+    shown = fmt.times if longest + _BESIDE_RATIO <= room else _value
+    width = max((len(shown(ratio)) for ratio in ratios.values()), default=0) + 2
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     for one in measured.by_workload:
-        ratio, loss = one.speedup.get(base), better.get(one.workload)
+        ratio, loss = ratios.get(one.workload), better.get(one.workload)
         cells = [Cell(pad(fmt.duration(one.time_us.value), 9))]
         if ratio is not None:
             ink = Ink.UNDECIDED if corroboration.is_doubted(kernel) else fmt.speedup_ink(ratio)
-            cells.append(Cell(pad(fmt.times(ratio), 22), ink))
+            cells.append(Cell(pad(shown(ratio), width), ink))
         light = fmt.percent(one.light.fraction) if one.light is not None else ""
         words = [f"SOL {light}" if light else "", "worst" if one is slowest else ""]
         words.append(choice_words(chosen.get(one.workload)))
-        words.append(f"{loss.best.id} {fmt.times(loss.theirs)}" if loss is not None else "")
+        words.append(f"{loss.best.id} {_value(loss.theirs)}" if loss is not None else "")
         cells.append(Cell("  ".join(filter(None, words)), Ink.FAINT))
         rows.append((one.workload, tuple(cells)))
     return [BLANK, section("workloads of the suite", room), *table(rows, room)] if rows else []
+
+
+def _value(ratio: Interval) -> str:
+    """A speedup without its interval."""
+    return fmt.times(ratio).partition(" [")[0]
 
 
 def _races(state: SessionState, kernel: Kernel, room: int, race_key: str) -> list[Line]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from domain.test_suite import suite_session
 from support import builders as b
 from support.sessions import whole as searched
 
@@ -181,3 +182,15 @@ def test_a_requested_race_is_a_decision() -> None:
 def test_the_report_of_a_search_shows_its_last_race(tmp_path: object) -> None:
     state = searched(tmp_path)  # type: ignore[arg-type]
     assert dict(tree.evidence(state))["race"].text.startswith("k10 ▲ faster than k6: 1.50×")
+
+
+@pytest.mark.parametrize(("room", "intervals"), [(50, False), (100, True)])
+def test_a_workloads_speedup_is_never_cut(room: int, intervals: bool) -> None:
+    """In a pane of 57 columns it read `0.0577× [0.0557, 0.05…SOL 2%`."""
+    state = suite_session(("k1", {"full": 0.0577, "small": 3.0}), ("k2", {"full": 1.15, "small": 0.0123}))
+    shown = plain(timing.page(state, state.kernels["k1"], room))
+    (line,) = (one for one in shown.splitlines() if one.strip().startswith("full"))
+    assert "0.0577×" in line
+    assert "…" not in line
+    assert ("[" in line) == intervals
+    assert "k2 1.15×" in line
