@@ -52,6 +52,8 @@ class AgentAccess:
 
     author: Author
     limits: AgentLimits
+    measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a kernel is measured, by one agent of the server at a time: two would disturb each other."""
     clock: Callable[[], float] = time.monotonic
     evaluations: int = 0
     """Verdicts charged that no journal holds, or not yet."""

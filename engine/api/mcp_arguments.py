@@ -1,11 +1,11 @@
-"""The arguments of tool calls: unknown and wrong ones are refused in one line."""
+"""The arguments of tool calls, and their refusals: one line that says the reason alone."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.types import CallToolResult, InputRequiredResult
 from pydantic import ValidationError
 
@@ -21,7 +21,10 @@ class CheckedServer(MCPServer[Any]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """Raises ToolError, with one line."""
+        """Raises ToolError with one line, UnexpectedToolError for a crash.
+
+        The SDK puts "Error executing tool NAME" before a tool's own refusal, which its cause has without.
+        """
         known = {tool.name: tuple(tool.input_schema.get("properties", {})) for tool in await self.list_tools()}
         unknown = [one for one in arguments if one not in known[name]] if name in known else []
         if unknown:
@@ -29,9 +32,13 @@ class CheckedServer(MCPServer[Any]):
             raise ToolError(f"{name} has no argument {_quoted(unknown[0])}: it takes {named}")
         try:
             return await super().call_tool(name, arguments, context)
+        except UnexpectedToolError:
+            raise
         except ToolError as error:
             if isinstance(error.__cause__, ValidationError):
                 raise ToolError(f"{name}: {_wrong_arguments(error.__cause__)}") from error
+            if isinstance(error.__cause__, ToolError):
+                raise ToolError(str(error.__cause__)) from error
             raise
 
 

@@ -21,13 +21,12 @@ class Clients:
         self._limits = limits
         self._name = name
         self._known: dict[str, AgentAccess] = {}
-        self.measuring = asyncio.Lock()
-        """One evaluation at a time: two would disturb each other."""
+        self._measuring = asyncio.Lock()
 
     def access(self, ctx: Context[Any, Any]) -> AgentAccess:
         author = self._author(ctx)
         if author.name not in self._known:
-            self._known[author.name] = AgentAccess(author, self._limits)
+            self._known[author.name] = AgentAccess(author, self._limits, self._measuring)
         return self._known[author.name]
 
     def _author(self, ctx: Context[Any, Any]) -> Author:

@@ -15,10 +15,11 @@ import uvicorn
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from pydantic import TypeAdapter
 from support import sessions
 from support.held import held
 
-from engine.api import agents, mcp_server
+from engine.api import agents, mcp_tools
 from engine.api.agents import AgentAccess, AgentLimits
 from engine.api.mcp_http import http_app
 from engine.api.mcp_server import make_server
@@ -178,6 +179,7 @@ def test_an_agent_that_lies_gets_one_clear_line_each_and_the_session_loses_nothi
                 answer = str(error)
             assert isinstance(answer, str), (tool, given, answer)
             assert words in answer
+            assert not answer.startswith("Error executing"), "the reason alone"
             assert answer.isprintable(), "one line"
             assert len(answer) < 1200
             assert "Traceback" not in answer
@@ -211,6 +213,17 @@ def test_a_resource_outside_is_refused_in_one_line(folder: Path, uri: str) -> No
         assert "root:" not in str(refused.value)
 
     talk(act, folder.parent)
+
+
+def test_a_crash_in_a_tool_is_not_taken_for_wrong_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash() -> None:
+        TypeAdapter(int).validate_python("inner")
+
+    async def act(client: Client) -> None:
+        assert await call(client, "list_problems") == "Error executing tool list_problems"
+
+    monkeypatch.setattr(mcp_tools.catalog, "shipped", crash)
+    talk(act, tmp_path)
 
 
 def test_hold_outs_are_shown_nowhere(folder: Path) -> None:
@@ -269,9 +282,9 @@ def test_parallel_calls_share_the_budget_of_verdicts(folder: Path, monkeypatch: 
         await asyncio.sleep(0.1)
         return SimpleNamespace(verdict=None, profile=Profile(1), command=lambda _: c.RecordProfile("k1", Profile(1)))
 
-    monkeypatch.setattr(mcp_server, "profile_kernel", measured)
-    monkeypatch.setattr(mcp_server, "evaluate_here", measured)
-    monkeypatch.setattr(mcp_server.views, "verdict_data", lambda _: {"status": "measured"})
+    monkeypatch.setattr(mcp_tools, "profile_kernel", measured)
+    monkeypatch.setattr(mcp_tools, "evaluate_here", measured)
+    monkeypatch.setattr(mcp_tools.views, "verdict_data", lambda _: {"status": "measured"})
 
     async def spend(client: Client) -> None:
         answers = await asyncio.gather(*(call(client, tool, **given) for given in measuring_calls("k1", 6)[tool]))

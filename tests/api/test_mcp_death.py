@@ -23,7 +23,7 @@ from support.pretended import PretendedBench
 from support.program import ROOT, command, environment
 
 import espalier
-from engine.api import mcp_server
+from engine.api import mcp_tools
 from engine.api.agents import AgentLimits
 from engine.api.evaluation import EvaluationRequest
 from engine.api.mcp_http import http_app
@@ -199,8 +199,8 @@ def test_an_evaluation_whose_client_is_gone_does_not_block_the_next_one(
             await asyncio.sleep(0.01)
         return SimpleNamespace(verdict=None)
 
-    monkeypatch.setattr(mcp_server, "evaluate_here", slow)
-    monkeypatch.setattr(mcp_server.views, "verdict_data", lambda verdict: {"status": "measured"})
+    monkeypatch.setattr(mcp_tools, "evaluate_here", slow)
+    monkeypatch.setattr(mcp_tools.views, "verdict_data", lambda verdict: {"status": "measured"})
     with served(AgentLimits(tmp_path)) as url:
         with HttpWire(url) as wire:
             wire.drop("evaluate_kernel", problem="softmax", code=KERNEL, name="first.cpp")
