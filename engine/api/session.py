@@ -239,7 +239,7 @@ class Session:
 
         ``stopped`` says why it stopped; ``start`` then continues.
         """
-        self._hosted(say).start()
+        self._hosted(say).start(self.author)
 
     @property
     def stopped(self) -> Mapping[str, str]:
@@ -321,13 +321,13 @@ class _Host:
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def start(self) -> None:
-        self.call(self._start())
+    def start(self, by: Author) -> None:
+        self.call(self._start(by))
 
-    async def _start(self) -> None:
+    async def _start(self, by: Author) -> None:
         if self.stopped:
             await self._pause()
-            await self.live.retry()
+            await self.live.retry(by)
             self.stopped = {}
         if self._running is None:
             self._running = asyncio.create_task(self._keep_running())

@@ -148,9 +148,11 @@ class LiveSession:
             self._ports.steered(self.state)
         return entries
 
-    async def retry(self) -> None:
+    async def retry(self, by: Author = ENGINEER) -> None:
         """Make failed work owed again; the next ``run`` starts it."""
-        self._writer.append((e.SessionResumed(()),), ENGINEER)
+        failed = tuple(str(key) for key in {**self.state.broken, **self.state.called_off})
+        if failed:
+            self._writer.append((e.WorkRetried(failed),), by)
 
     async def run(self, until: Until = Until.CLOSED) -> Outcome:
         """Search until an outcome holds. If this is cancelled, running work is abandoned and stays owed.

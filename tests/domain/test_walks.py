@@ -62,9 +62,10 @@ def test_the_random_walks_reach_every_event(walks: list[RandomWalk]) -> None:
         e.WorkerLost,
         e.WorkAssigned,
         e.WorkRequeued,
+        e.WorkRetried,
     }
     assert seen == set(codec.kinds()) - {kind.KIND for kind in elsewhere}, (
-        "an inbox and a fleet have events that are not from rules"
+        "an inbox, a fleet and a retry have events that are not from rules"
     )
     assert {kernel.stage for walk in walks for kernel in walk.state.kernels.values()} >= {
         Stage.MEASURED, Stage.FAILED, Stage.CANCELLED, Stage.BUILD,

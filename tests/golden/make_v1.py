@@ -150,6 +150,7 @@ def story() -> tuple[e.Event, ...]:
         e.KernelCancelled("k5", "by hand"),
         e.KernelSustained("k1", 0, b.sustained(1.1), "", 4.5, "cuda:1"),
         e.KernelRaced("k1", "k4", RaceOutcome.FASTER, b.interval(1.2), 0, 3, 9000, back_to_back=True),
+        e.WorkRetried(("propose:2",)),
     )
 
 

@@ -7,10 +7,11 @@ import logging
 from pathlib import Path
 
 import pytest
-from support import sessions
+from support import builders, sessions
 from support.scripted import ScriptedProposer
 from support.sessions import TREE, opened, ports
 
+from engine.domain import events as e
 from engine.domain import work as w
 from engine.domain.errors import JournalUnwritable, ProposerError, ToolchainError
 from engine.domain.model import Author
@@ -18,6 +19,9 @@ from engine.domain.state import SessionState, Stage
 from engine.domain.work import WorkKey
 from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Implementation, RepairRequest
 from engine.journal.blobs import Blobs
+from engine.journal.journal import read
+from engine.report.text import progress
+from engine.report.text.lines import plain
 from engine.session.fake_bench import FakeBench
 from engine.session.live import LiveSession
 from engine.session.outcome import EngineStopped, SessionEnded
@@ -131,6 +135,29 @@ def test_after_a_retry_the_work_is_done(tmp_path: Path) -> None:
     first, second = sessions.run(run)
     assert isinstance(first, EngineStopped)
     assert second == SessionEnded("3 of 3 rounds done")
+
+
+def test_a_retry_is_recorded_as_one_and_keeps_the_workers(tmp_path: Path) -> None:
+    """It was recorded as a resumed session: the log said so, and a fleet's workers were gone from the screen."""
+    bench = Faulty(tmp_path, "verify", "k3", RuntimeError("once"))
+
+    async def run() -> None:
+        async with LiveSession.create(tmp_path, opened(), ports(tmp_path, bench=bench)) as live:
+            live.record([e.WorkerJoined("cuda:1", builders.device(), "node7")])
+            await live.run()
+            await live.retry()
+            assert set(live.state.workers) == {"cuda:1"}
+            assert not live.state.broken
+            await live.retry()
+
+    sessions.run(run)
+    entries = read(tmp_path).entries
+    assert [entry.event for entry in entries if isinstance(entry.event, e.WorkRetried)] == [e.WorkRetried(("verify:k3:0",))]
+    assert not [entry for entry in entries if isinstance(entry.event, e.SessionResumed)]
+    _, shown = progress.entry_lines(SessionState(), entries)
+    assert [plain(line) for entry, line in shown if isinstance(entry.event, e.WorkRetried)] == [
+        "retrying verify:k3:0"
+    ]
 
 
 def test_the_bench_is_closed_once_however_the_session_ends(tmp_path: Path) -> None:

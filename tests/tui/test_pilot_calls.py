@@ -124,7 +124,7 @@ def test_a_cancelled_round_names_the_next_steps_and_is_retried_on_request(folder
         await until(pilot, lambda: len(model.asked) == 2 and "cancelled" not in banner())
 
     state = while_calls_are_open(folder, model, 1, on)
-    assert engineer_events(folder) == [cancelled(state, "c1"), e.SessionResumed(())]
+    assert engineer_events(folder) == [cancelled(state, "c1"), e.WorkRetried(("propose:1",))]
     assert state.calls["c1"].status is CallStatus.FAILED
     assert list(state.calls) == ["c1", "c2"]
 

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.domain.events.calls import BudgetReached, CallAnswered, CallEvent, CallFailed, CallStarted, WorkFailed, WorkStarted
+from engine.domain.events.calls import (
+    BudgetReached,
+    CallAnswered,
+    CallEvent,
+    CallFailed,
+    CallStarted,
+    WorkFailed,
+    WorkRetried,
+    WorkStarted,
+)
 from engine.domain.events.ideas import (
     IdeaEdited,
     IdeaEvent,
@@ -144,6 +153,7 @@ __all__ = [
     "WorkAssigned",
     "WorkFailed",
     "WorkRequeued",
+    "WorkRetried",
     "WorkStarted",
     "WorkerJoined",
     "WorkerLost",

@@ -89,4 +89,12 @@ class WorkFailed:
     """Someone cancelled the call that the work needed; the engine is not at fault."""
 
 
-CallEvent = CallStarted | CallAnswered | CallFailed | BudgetReached | WorkStarted | WorkFailed
+@dataclass(frozen=True, slots=True)
+class WorkRetried:
+    """Failed work is owed again, because somebody asked for it."""
+
+    KIND: ClassVar[str] = "work.retried"
+    works: tuple[str, ...]
+
+
+CallEvent = CallStarted | CallAnswered | CallFailed | BudgetReached | WorkStarted | WorkFailed | WorkRetried

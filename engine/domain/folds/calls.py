@@ -57,6 +57,12 @@ def _work_failed(b: StateBatch, entry: e.Entry, ev: e.WorkFailed) -> None:
             b.table("calls")[call.id] = replace(call, cancelled=False)
 
 
+def _work_retried(b: StateBatch, entry: e.Entry, ev: e.WorkRetried) -> None:
+    for key in map(WorkKey.parse, ev.works):
+        b.table("broken").pop(key, None)
+        b.table("called_off").pop(key, None)
+
+
 FOLDS: Mapping[type, Fold] = {
     e.CallStarted: _call_started,
     e.CallAnswered: _call_answered,
@@ -64,4 +70,5 @@ FOLDS: Mapping[type, Fold] = {
     e.BudgetReached: _budget_reached,
     e.WorkStarted: _work_started,
     e.WorkFailed: _work_failed,
+    e.WorkRetried: _work_retried,
 }

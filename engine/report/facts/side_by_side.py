@@ -124,7 +124,7 @@ def course(name: str, entries: Iterable[e.Entry]) -> Course:
     return Course(name, tuple(points), verdicts, tokens, seconds, decisions, _winners(state), _sustained(state))
 
 
-_NO_DECISION = e.SessionOpened | e.SessionResumed | e.CommandAnswered
+_NO_DECISION = e.SessionOpened | e.SessionResumed | e.WorkRetried | e.CommandAnswered
 
 
 def side_by_side(sessions: Sequence[tuple[str, Sequence[e.Entry]]]) -> SideBySide:

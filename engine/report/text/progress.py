@@ -109,6 +109,8 @@ def _session_line(event: e.Event, state: SessionState) -> Line | None:
             return line("session reopened")
         case e.WorkFailed(work, reason) if reason != "interrupted" and failed_call(state, work, reason) is None:
             return line(Span(f"{work} failed: {one_line(reason)}", Tone.BAD))
+        case e.WorkRetried(works):
+            return line(f"retrying {', '.join(works)}")
         case e.NoteAdded(target, text):
             return line(f"note on {target or 'the session'}: {one_line(text)}")
     return None
