@@ -144,6 +144,12 @@ def combination(state: SessionState) -> Combination | None:
     return Combination(base, chosen, found) if found >= LEAST_PROMISE else None
 
 
+def dispatch_title(names: Sequence[str]) -> str:
+    """How a dispatch of these kernels is called: ``Dispatch of k1, k2 and k3``."""
+    listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+    return f"Dispatch of {listed}"
+
+
 def promise(state: SessionState, chosen: Sequence[tuple[Workload, Kernel]], over: Kernel | None = None) -> float:
     """What these kernels, each on its workload, promise together: their speedup over a kernel, by default the incumbent.
 

@@ -81,7 +81,7 @@ def dispatch_of(state: SessionState, read: ReadCode) -> Made:
     names = dict.fromkeys((first, *sorted({one.member for one in served}, key=_number)))
     groups = [[one for one in served if one.member == name] for name in names]
     dispatch = Dispatch(settings, tuple(_member(group, settings) for group in groups if group))
-    title = f"Dispatch of {_listed([one.name for one in dispatch.members])}"
+    title = columns.dispatch_title([one.name for one in dispatch.members])
     text = dispatch_text(dispatch, base.dialect, f"{title}: the nearest measured shape decides.")
     code = KernelCode(text, base.dialect, base.contract, f"dispatch{base.dialect.suffix}")
     if known := _made_already(state, text):
@@ -135,7 +135,3 @@ def _member(served: Sequence[_Served], settings: Sequence[str]) -> DispatchMembe
 
 def _number(kernel: str) -> int:
     return int(kernel[1:]) if kernel[1:].isdecimal() else 0
-
-
-def _listed(names: list[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]

@@ -155,9 +155,7 @@ def test_a_retry_is_recorded_as_one_and_keeps_the_workers(tmp_path: Path) -> Non
     assert [entry.event for entry in entries if isinstance(entry.event, e.WorkRetried)] == [e.WorkRetried(("verify:k3:0",))]
     assert not [entry for entry in entries if isinstance(entry.event, e.SessionResumed)]
     _, shown = progress.entry_lines(SessionState(), entries)
-    assert [plain(line) for entry, line in shown if isinstance(entry.event, e.WorkRetried)] == [
-        "retrying verify:k3:0"
-    ]
+    assert [plain(line) for entry, line in shown if isinstance(entry.event, e.WorkRetried)] == ["retrying verify:k3:0"]
 
 
 def test_the_bench_is_closed_once_however_the_session_ends(tmp_path: Path) -> None:

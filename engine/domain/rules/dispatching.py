@@ -60,9 +60,8 @@ def _key(found: Combination) -> str:
 def _text(state: SessionState, found: Combination) -> IdeaText:
     base = found.base.id
     others = [workload.name for workload, kernel in found.chosen if kernel.id != base]
-    listed = f"{', '.join(found.names[:-1])} and {found.names[-1]}" if len(found.names) > 1 else found.names[0]
     return IdeaText(
-        f"Dispatch of {listed}",
+        columns.dispatch_title(found.names),
         _CATEGORY,
         f"{base} is not the fastest on {len(others)} of {len(found.chosen)} workloads ({', '.join(others)}), by both "
         "intervals. One kernel that chooses by shape runs the fastest everywhere.",
