@@ -11,7 +11,7 @@ from engine.domain import commands as c
 from engine.domain import queries
 from engine.domain.errors import EspalierError
 from engine.domain.model import CATEGORIES, IdeaText
-from engine.domain.settings import MOST_ROUNDS
+from engine.domain.settings import LARGEST_COUNT
 from engine.domain.state import Idea, Stage
 from engine.report.text.kernel import kernel_lines
 from engine.report.text.lines import plain
@@ -308,10 +308,10 @@ class PlainSession:
 
     async def _rounds(self) -> None:
         text = await self._console.ask("Number of rounds (empty: as it is):")
-        if (number := whole_number(text, MOST_ROUNDS)) is not None:
+        if (number := whole_number(text, LARGEST_COUNT)) is not None:
             await self._submit(c.SetLimits(replace(self._bridge.state_now.limits, rounds=number)))
         elif text:
-            self._console.tell(f"{quoted(text)} is not a number of rounds from 1 to {MOST_ROUNDS}.")
+            self._console.tell(f"{quoted(text)} is not a number of rounds from 1 to {LARGEST_COUNT}.")
 
     async def _end(self) -> None:
         if await self._console.choose("End the session and cancel unfinished kernels?", ("End it",), "No") is not None:

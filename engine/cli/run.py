@@ -17,7 +17,7 @@ from engine.cli.run_set import check_options, named_problems, run_set
 from engine.cli.ui import open_ui
 from engine.cli.verbosity import verbosity
 from engine.domain.model import Dialect
-from engine.domain.settings import BASELINES, LARGEST_SOL, STRATEGIES, Limits, Pauses, Settings, default_strategy
+from engine.domain.settings import BASELINES, LARGEST_COUNT, LARGEST_SOL, STRATEGIES, Limits, Pauses, Settings, default_strategy
 from engine.domain.state import SessionState
 from engine.ideas.mix import check_models
 from engine.problem import catalog
@@ -27,7 +27,7 @@ from engine.session.factory import NewSession, begin
 from engine.session.outcome import Outcome
 from engine.session.seeds import read_seed
 
-_COUNT = click.IntRange(1, 10_000)
+_COUNT = click.IntRange(1, LARGEST_COUNT)
 _FEW = click.IntRange(1, 64)
 
 EPILOG = """\b

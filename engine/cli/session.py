@@ -12,7 +12,7 @@ from engine.cli.output import show, show_json
 from engine.cli.session_access import Target, read_state, reason_option, steers
 from engine.domain import commands as c
 from engine.domain.figure_text import exact
-from engine.domain.settings import LARGEST_SOL, Limits, Pauses
+from engine.domain.settings import LARGEST_COUNT, LARGEST_SOL, Limits, Pauses
 from engine.report.text.lines import Line, Span, fields
 from engine.session.steer import Steering
 
@@ -21,7 +21,7 @@ from engine.session.steer import Steering
 @steers
 @click.option("--above-usd", "usd", type=o.FiniteNumber(0), metavar="X", help="Once more dollars have been spent.")
 @click.option("--above-tokens", "tokens", type=click.IntRange(0), metavar="N", help="Once more tokens have been spent.")
-@click.option("--before-round", "number", type=click.IntRange(1), metavar="N", help="Before this round opens.")
+@click.option("--before-round", "number", type=click.IntRange(1, LARGEST_COUNT), metavar="N", help="Before this round opens.")
 @click.option("--never", is_flag=True, help="Remove all conditions.")
 @reason_option
 def pause(target: Target, usd: float | None, tokens: int | None, number: int | None, never: bool, reason: str) -> None:
@@ -96,7 +96,7 @@ def end_session(target: Target, reason: str) -> None:
     target.submit(c.EndSession(reason))
 
 
-_COUNT = o.OrNone(click.IntRange(1))
+_COUNT = o.OrNone(click.IntRange(1, LARGEST_COUNT))
 _LIMITS = {
     "rounds": "rounds", "seconds": "seconds", "kernels": "kernels", "plateau": "plateau", "light": "sol", "tokens": "tokens",
     "usd": "usd",
@@ -112,7 +112,7 @@ _LIMITS = {
 @click.option("--plateau", type=_COUNT, metavar="N|none", help="Rounds without a new incumbent.")
 @click.option("--sol", "light", type=o.OrNone(o.FiniteNumber(0, LARGEST_SOL, min_open=True)), metavar="F|none",
               help="Fraction of the speed of light (SOL) to reach, e.g. 0.95.")  # fmt: skip
-@click.option("--budget-tokens", "tokens", type=_COUNT, metavar="N|none", help="Model tokens.")
+@click.option("--budget-tokens", "tokens", type=o.OrNone(click.IntRange(1)), metavar="N|none", help="Model tokens.")
 @click.option("--budget-usd", "usd", type=o.OrNone(o.FiniteNumber(0, min_open=True)), metavar="X|none", help="Dollars.")
 def limits(target: Target, **given: Any) -> None:
     """Change when SESSION stops by itself; without options, print its limits. `open` resumes a session that had reached one."""

@@ -69,12 +69,12 @@ class Pauses:
     """Before this round opens."""
 
 
-MOST_ROUNDS = 10_000
-"""The largest number of rounds that a session is begun with."""
+LARGEST_COUNT = 10_000
+"""The largest limit of rounds, kernels and rounds without a new incumbent, and the latest round to pause at. More is a slip."""
 LARGEST_SOL = 10
 """The largest fraction of the speed of light as a limit: a floor may be estimated too high. More is a percentage by mistake."""
 LARGEST_LIMIT = 10**12
-"""The largest number that a limit or a pause may be changed to. More digits are a slip."""
+"""The largest number that another limit or a pause may be changed to. More digits are a slip."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """How much a model may reason, as the providers name it. Each model accepts some of them."""
 TEMPERATURES = (0.0, 2.0)

@@ -252,8 +252,10 @@ def test_non_finite_limits_are_rejected(state: SessionState, figure: float) -> N
 
 
 def test_an_invalid_limit_is_named(state: SessionState) -> None:
-    with pytest.raises(CommandRejected, match=r"of plateau, 10000000000000: give a number up to 1,000,000,000,000, or none"):
-        rules.decide(state, c.SetLimits(Limits(rounds=5, plateau=10**13)))
+    with pytest.raises(CommandRejected, match=r"of plateau, 10001: give a number up to 10,000, or none"):
+        rules.decide(state, c.SetLimits(Limits(rounds=5, plateau=10_001)))
+    with pytest.raises(CommandRejected, match=r"of tokens, 10000000000000: give a number up to 1,000,000,000,000, or none"):
+        rules.decide(state, c.SetLimits(Limits(tokens=10**13)))
     with pytest.raises(CommandRejected, match="invalid limit of dollars, inf"):
         rules.decide(state, c.SetPauses(Pauses(usd=float("inf"))))
 
@@ -263,6 +265,16 @@ def test_limits_that_no_float_holds_are_rejected(state: SessionState) -> None:
     for command in (c.SetLimits(Limits(rounds=huge)), c.SetLimits(Limits(tokens=huge)), c.SetPauses(Pauses(round=huge))):
         with pytest.raises(CommandRejected, match="invalid limit"):
             rules.decide(state, command)
+
+
+def test_a_kernel_that_is_not_corroborated_is_remeasured_not_accepted(state: SessionState) -> None:
+    """The refusal said that it is measured, which does not tell why it does not lead or what to do."""
+    doubtful = replace(b.measurement(2.0), corroborated=False)
+    known = then(state, *rules.decide(state, c.Remeasure("k2")), b.built("k2"), b.verified("k2", 2.0))
+    known = then(known, e.KernelMeasured("k2", doubtful, 1.5))
+    for command in (c.AcceptKernel("k2", "I know"), c.DiscardKernel("k2")):
+        with pytest.raises(CommandRejected, match="k2 is not quarantined: its time is not corroborated, so remeasure it"):
+            rules.decide(known, command)
 
 
 @pytest.mark.parametrize("target", ["r٣", "r" + "9" * 5000, "r01", "r"])

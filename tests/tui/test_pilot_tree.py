@@ -137,6 +137,25 @@ def test_remeasuring_reopens_an_ended_session(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_remeasuring_the_incumbent_asks_first(folder: Path) -> None:
+    """One key discarded the verdict of the kernel that leads."""
+
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await pilot.press("b", "M")
+        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await pilot.press("n")
+        await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+        await pilot.press("M")
+        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        assert not engineer_events(folder)
+        await pilot.press("y")
+        await until(pilot, lambda: len(engineer_events(folder)) == 2)
+
+    state = after_the_search(folder, on)
+    assert engineer_events(folder)[-1] == e.KernelReopened(state.reigns[-1], "remeasured on request")
+
+
+@pytest.mark.slow
 def test_a_note_on_the_kernel(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         _tree(app).reveal("k5")

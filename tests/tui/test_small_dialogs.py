@@ -100,7 +100,7 @@ def test_limits_of_millions_are_saved_as_they_are_shown() -> None:
     ("name", "typed", "words"),
     [
         ("light", "95", "SOL: invalid value 95; enter a positive number up to 10 or leave it empty."),
-        ("rounds", "2.5", "Rounds: invalid value 2.5; enter a positive whole number or leave it empty."),
+        ("rounds", "2.5", "Rounds: invalid value 2.5; enter a positive whole number up to 10000 or leave it empty."),
         ("usd", "-1", "Cost limit: invalid value -1; enter a positive number or leave it empty."),
         ("seconds", "0", "Time limit: invalid value 0; enter 90s, 15m or 2h, or leave it empty."),
     ],

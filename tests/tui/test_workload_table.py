@@ -71,3 +71,19 @@ def test_the_table_of_a_suite_session(tmp_path: Path) -> None:
     shown = "\n".join(line.text for line in timing.page(state, state.kernels["k1"], 100))
     assert "workloads of the suite" in shown
     assert "worst" in shown
+
+
+@pytest.mark.slow
+def test_the_table_of_one_workload_says_so(tmp_path: Path) -> None:
+    """Its only column was called mean, of what it did not say."""
+    folder = tmp_path / "session"
+
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await until(pilot, lambda: ui.ended(folder))
+        await pilot.press("W")
+        await until(pilot, lambda: isinstance(app.screen, WorkloadsScreen) and app.screen.query_one(DataTable).row_count)
+        table = app.screen.query_one(DataTable)
+        assert [str(column.label) for column in table.ordered_columns] == ["kernel", "speedup"]
+        assert "the only workload of this session" in str(app.screen.query_one("#title", Static).render())
+
+    ui.run_steered(folder, act, mode="autopilot")

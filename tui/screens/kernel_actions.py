@@ -13,7 +13,7 @@ from tui.bridge import Capability
 from tui.kernel_tools import profile_kernel
 from tui.removals import while_shown
 from tui.screens.code_form import CodeForm
-from tui.screens.dialogs import AskLine, Choice, Choose
+from tui.screens.dialogs import AskLine, Choice, Choose, Confirm
 from tui.screens.idea_form import IdeaForm
 from tui.screens.machine_code import MachineCodeScreen
 from tui.screens.transport import TransportScreen
@@ -67,10 +67,18 @@ class KernelActionScreen(TransportScreen):
         if kernel := self._selected_kernel():
             await self.submit(c.CancelKernel(kernel.id), f"Cancelled {kernel.id}.")
 
+    @work
     async def action_remeasure(self) -> None:
         """Verify and measure the kernel again."""
-        if kernel := self._selected_kernel():
-            await self.submit(c.Remeasure(kernel.id), f"Remeasuring {kernel.id}.")
+        kernel = self._selected_kernel()
+        if kernel is None:
+            return
+        best = queries.incumbent(self.bridge.state_now)
+        if best is not None and best.id == kernel.id:
+            words = "It is the incumbent. Its verdict is discarded; without a new one that is as good, it loses its place."
+            if not await self.app.push_screen_wait(Confirm(f"Remeasure {kernel.id}?", words, "Remeasure")):
+                return
+        await self.submit(c.Remeasure(kernel.id), f"Remeasuring {kernel.id}.")
 
     async def action_tune(self) -> None:
         """Tune the kernel on each workload of the suite."""

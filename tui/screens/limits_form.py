@@ -16,7 +16,7 @@ from textual.widgets import Button, Input, Label, Static
 
 from engine.domain.figure_text import exact
 from engine.domain.model_text import duration_text, parse_duration
-from engine.domain.settings import LARGEST_SOL, Limits, Pauses
+from engine.domain.settings import LARGEST_COUNT, LARGEST_SOL, Limits, Pauses
 from tui.screens.dialogs import Dialog, show_beside
 
 Numbers = TypeVar("Numbers", Limits, Pauses)
@@ -122,10 +122,10 @@ class LimitsForm(_NumbersForm[Limits]):
     FORM_TITLE = "Limits"
     WORDS = "The session ends when one limit is reached. Empty: no limit."
     FIELDS = (
-        Field("rounds", "Rounds", "rounds after the naive port", whole=True),
+        Field("rounds", "Rounds", "rounds after the naive port", whole=True, most=LARGEST_COUNT),
         Field("seconds", "Time limit", "work in all runs together, such as 90s, 15m, 2h", duration=True),
-        Field("kernels", "Kernels", "kernels in the tree", whole=True),
-        Field("plateau", "Plateau", "rounds in a row without a new incumbent", whole=True),
+        Field("kernels", "Kernels", "kernels in the tree", whole=True, most=LARGEST_COUNT),
+        Field("plateau", "Plateau", "rounds in a row without a new incumbent", whole=True, most=LARGEST_COUNT),
         Field("light", "SOL", "share of the speed of light that is fast enough, such as 0.8", most=LARGEST_SOL),
         Field("tokens", "Tokens", "input and output of all models", whole=True),
         Field("usd", "Cost limit", "dollars for all models, such as 2.50"),
@@ -140,5 +140,5 @@ class PausesForm(_NumbersForm[Pauses]):
     FIELDS = (
         Field("tokens", "Tokens", "above this many tokens of all models", whole=True),
         Field("usd", "Cost", "above this many dollars for all models"),
-        Field("round", "Round", "before this round", whole=True),
+        Field("round", "Round", "before this round", whole=True, most=LARGEST_COUNT),
     )

@@ -23,7 +23,7 @@ from engine.domain import regimes
 from engine.domain.errors import EspalierError, ProblemError, ProposerError
 from engine.domain.model import Problem
 from engine.domain.model_text import parse_duration
-from engine.domain.settings import MOST_ROUNDS, Limits, Settings, default_strategy
+from engine.domain.settings import LARGEST_COUNT, Limits, Settings, default_strategy
 from tui.bridge import Bridge, NewSession, check_dialect, check_settings, default_workload, find_problem, read_seed
 from tui.opener import SessionOpener
 from tui.removals import is_going
@@ -254,7 +254,7 @@ class NewSessionForm(Dialog[Bridge | None]):
         problem = find_problem(self._text("problem"))
         judged, suite = self._chosen("workload").removeprefix(_SUITE), self._chosen("workload").startswith(_SUITE)
         seed = self._text("seed")
-        limits = Limits(rounds=self._count("rounds", "Rounds", MOST_ROUNDS), seconds=self._seconds(), usd=self._dollars())
+        limits = Limits(rounds=self._count("rounds", "Rounds", LARGEST_COUNT), seconds=self._seconds(), usd=self._dollars())
         settings = replace(
             Settings(),
             strategy=self._chosen("strategy"),

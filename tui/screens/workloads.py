@@ -70,7 +70,9 @@ class WorkloadsScreen(BridgeScreen):
     def _draw(self, state: SessionState) -> None:
         found = workload_table(state, self._sorted_by)
         problem, judged = queries.problem_and_workload(state)
-        words = f" {problem}, {judged}: speedup over {queries.ranking_baseline(state)}, sorted by {found.sorted_by}"
+        several = len(found.heads) > 1
+        order = f"sorted by {found.sorted_by}" if several else "the only workload of this session"
+        words = f" {problem}, {judged}: speedup over {queries.ranking_baseline(state)}, {order}"
         self.query_one("#title", Static).update(Content.styled(words, "bold"))
         self.query_one("#legend", Static).update(legend(state))
         table = self.query_one("#table", DataTable)
@@ -80,7 +82,7 @@ class WorkloadsScreen(BridgeScreen):
         room = min(longest, max(_LEAST_NAME, self.app.size.width // _NAME_SHARE))
         table.add_column(Text("kernel", "bold"), width=max(room, len("kernel")))
         for place, head in enumerate(found.heads):
-            title = f"{head} ▾" if head == found.sorted_by else head
+            title = "speedup" if not several else f"{head} ▾" if head == found.sorted_by else head
             wide = max([width(title), *(width(row.cells[place].text) for row in found.rows)])
             table.add_column(Text(title, "bold"), key=head, width=wide)
         for row in found.rows:

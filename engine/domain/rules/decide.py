@@ -10,7 +10,7 @@ from engine.domain.errors import CommandRejected
 from engine.domain.model import ENGINEER, Author, Blob
 from engine.domain.rules import on_ideas, on_kernels, on_undo, permissions
 from engine.domain.rules.lookup import call_of
-from engine.domain.settings import LARGEST_LIMIT, Mode, ModelSettings, Pauses
+from engine.domain.settings import LARGEST_COUNT, LARGEST_LIMIT, Mode, ModelSettings, Pauses
 from engine.domain.state import CallStatus, SessionState
 
 
@@ -65,21 +65,19 @@ def _note(state: SessionState, target: str, text: str) -> e.Event:
 
 def _limits(state: SessionState, changed: e.LimitsChanged) -> tuple[e.Event, ...]:
     limits = changed.limits
-    _bounded(
-        rounds=limits.rounds, time=limits.seconds, kernels=limits.kernels, tokens=limits.tokens, dollars=limits.usd,
-        plateau=limits.plateau, SOL=limits.light,
-    )  # fmt: skip
+    _bounded(time=limits.seconds, tokens=limits.tokens, dollars=limits.usd, SOL=limits.light)
+    _bounded(LARGEST_COUNT, rounds=limits.rounds, kernels=limits.kernels, plateau=limits.plateau)
     if state.closed is None:
         return (changed,)
     still = stopping.reopened_stop(state, limits)
     return (changed,) if still is not None else (changed, e.SessionReopened())
 
 
-def _bounded(**figures: float | None) -> None:
+def _bounded(most: int = LARGEST_LIMIT, **figures: float | None) -> None:
     """Raises CommandRejected for NaN, infinity and huge numbers, by name: nothing exceeds them, so the limit would be none."""
     for name, figure in figures.items():
-        if figure is not None and not abs(figure) <= LARGEST_LIMIT:
-            raise CommandRejected(f"invalid limit of {name}, {figure}: give a number up to {LARGEST_LIMIT:,}, or none")
+        if figure is not None and not abs(figure) <= most:
+            raise CommandRejected(f"invalid limit of {name}, {figure}: give a number up to {most:,}, or none")
 
 
 def _models(models: ModelSettings) -> e.Event:
@@ -94,7 +92,8 @@ def _models(models: ModelSettings) -> e.Event:
 def _pausing(state: SessionState, command: c.SetPauses | c.PauseSearch | c.ResumeSearch) -> tuple[e.Event, ...]:
     match command:
         case c.SetPauses(pauses):
-            _bounded(tokens=pauses.tokens, dollars=pauses.usd, rounds=pauses.round)
+            _bounded(tokens=pauses.tokens, dollars=pauses.usd)
+            _bounded(LARGEST_COUNT, rounds=pauses.round)
             return (e.PausesChanged(pauses),)
         case c.PauseSearch(reason):
             if state.paused is not None or state.closed is not None:

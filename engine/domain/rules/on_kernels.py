@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.domain import commands as c
+from engine.domain import corroboration, queries, races
 from engine.domain import events as e
-from engine.domain import queries, races
 from engine.domain.errors import CommandRejected
 from engine.domain.model import Failure, FailureKind
 from engine.domain.rules import tuning
@@ -46,7 +46,9 @@ def decide(state: SessionState, command: c.KernelCommand) -> tuple[e.Event, ...]
 
 def _judge_quarantined(kernel: Kernel, command: c.AcceptKernel | c.DiscardKernel) -> e.Event:
     if kernel.stage is not Stage.QUARANTINED:
-        raise CommandRejected(f"{kernel.id} is not quarantined: it is {kernel.stage.value}")
+        doubted = corroboration.is_doubted(kernel)
+        why = "its time is not corroborated, so remeasure it" if doubted else f"it is {kernel.stage.value}"
+        raise CommandRejected(f"{kernel.id} is not quarantined: {why}")
     if isinstance(command, c.DiscardKernel):
         return e.KernelFailed(kernel.id, Failure(FailureKind.REJECTED, command.reason or "; ".join(kernel.evidence)))
     if kernel.measurement is None:
