@@ -48,9 +48,16 @@ def _idea_lines(state: SessionState, ideas: list[Idea]) -> list[Line]:
     heads = fitted([_idea_row(state, i) for i in ideas], terminal_width(), wide=4, least=24, spare=(2, 1, 5, 6))
     for one, head in zip(ideas, heads, strict=True):
         lines.append(head)
-        if one.status is IdeaStatus.PROPOSED:
-            lines.append(line(Span(f"      {one.text.category}: {one_line(one.text.rationale)}", Tone.FAINT)))
+        if words := _remark(one):
+            lines.append(line(Span(f"      {words}", Tone.FAINT)))
     return lines
+
+
+def _remark(one: Idea) -> str:
+    """What the line below an idea says: why to approve it, or why it has no kernel."""
+    if one.status is IdeaStatus.PROPOSED:
+        return f"{one.text.category}: {one_line(one.text.rationale)}"
+    return "" if one.kernels else one_line(one.note or one.reason)
 
 
 def _status(one: Idea) -> str:
@@ -67,7 +74,7 @@ def _idea_row(state: SessionState, one: Idea) -> list[Span]:
         Span(_status(one), tone),
         Span(one_line(one.text.title)),
         Span(predicted, Tone.FAINT),
-        Span(", ".join(one.kernels) or one.note or one.reason, Tone.FAINT),
+        Span(", ".join(one.kernels), Tone.FAINT),
     ]
 
 

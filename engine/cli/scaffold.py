@@ -13,6 +13,7 @@ from engine.cli.drive import ProgressPrinter, drive
 from engine.cli.output import STDOUT, refuse_existing, show, write_output
 from engine.cli.verbosity import quiet, verbosity
 from engine.codegen import scaffold as writing
+from engine.domain.device_waits import is_waiting
 from engine.domain.model import Contract, Dialect
 from engine.problem import catalog
 from engine.report.text.shell import quoted
@@ -52,10 +53,13 @@ def scaffold(problem: str, **given: Any) -> None:
     check_torch()
 
     async def work(printer: ProgressPrinter) -> str:
+        def say(text: str) -> None:
+            printer.show(f"{text}: the reference runs on the CPU, though nothing is measured" if is_waiting(text) else text)
+
         bench = TrialBench(Assignment(chosen, workload, "cpu", rest=tuple(rest), suite=given["suite"]), lambda _: "")
         try:
             printer.show("loading torch and the problem")
-            _, signature = await bench.describe(printer.show)
+            _, signature = await bench.describe(say)
             if given["empty"]:
                 return writing.empty_kernel(signature, dialect, contract)
             printer.show("tracing the reference")

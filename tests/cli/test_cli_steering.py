@@ -18,6 +18,19 @@ def state(folder: Path) -> SessionState:
     return store.state_of(folder)
 
 
+def test_the_list_of_ideas_fits_a_narrow_terminal(espalier: Call, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reasons stood in the last column, of which a narrow terminal shows 16 characters, and took the room of the titles."""
+    reason = "it needs more shared memory than a multiprocessor has"
+    espalier("idea", "add", "scripted", "Hold all rows of a block")
+    idea = f"i{state(recorded).next_idea - 1}"
+    espalier("idea", "reject", "scripted", idea, reason)
+    monkeypatch.setattr("engine.cli.idea.terminal_width", lambda: 70)
+    lines = espalier("idea", "list", "scripted").out.splitlines()
+    assert f"      {reason}" in lines
+    assert max(len(line) for line in lines if line.startswith("i")) <= 70
+    assert next(line for line in lines if line.startswith("i1 ")).endswith("  k1")
+
+
 def test_ideas_are_added_listed_edited_approved_rejected_and_parked(espalier: Call, recorded: Path) -> None:
     first = f"i{state(recorded).next_idea}"
     added = espalier(
@@ -41,6 +54,7 @@ def test_ideas_are_added_listed_edited_approved_rejected_and_parked(espalier: Ca
     assert espalier("idea", "park", "scripted", third).status == 0
     assert (state(recorded).ideas[second].status, state(recorded).ideas[second].reason) == (IdeaStatus.REJECTED, "too slow")
     assert state(recorded).ideas[third].status is IdeaStatus.PARKED
+    assert "\n      too slow\n" in espalier("idea", "list", "scripted").out
     listed = espalier("idea", "list", "scripted", "--json").json()["ideas"]
     assert [i["status"] for i in listed[-3:]] == ["selected", "rejected", "parked"]
 
