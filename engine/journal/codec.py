@@ -2,7 +2,7 @@
 
 The only module that handles events as dictionaries; it does not access files. A line is::
 
-    {"v":1,"seq":7,"at":"2026-11-20T13:10:00.000000Z","by":"engine","kind":"kernel.built","data":{...}}
+    {"v":1,"seq":7,"at":"2026-11-20T13:10:00.000000Z","by":"engine","kind":"kernel.built","data":{...},"session":"3fa9c1d2"}
 
 JSON has neither infinity nor NaN: such a float is written as ``{"$float":"inf"}`` (``-inf``, ``nan``), and a key that begins
 with ``$`` gets a second ``$``. Unknown fields of a known kind are ignored, an unknown kind becomes an ``UnknownEvent`` with its
@@ -93,6 +93,7 @@ class _Line(msgspec.Struct):
     by: str
     kind: str
     data: msgspec.Raw
+    session: str = ""
 
 
 class _Version(msgspec.Struct):
@@ -100,7 +101,7 @@ class _Version(msgspec.Struct):
 
 
 class _AnyLine(msgspec.Struct, tag_field="kind", gc=False):
-    """The fields of a line of a known kind; ``_whole_line`` adds its data."""
+    """The fields of a line of a known kind; ``_whole_line`` adds its data and its session."""
 
     v: Annotated[int, msgspec.Meta(ge=1)]
     seq: Annotated[int, msgspec.Meta(ge=0)]
@@ -110,7 +111,8 @@ class _AnyLine(msgspec.Struct, tag_field="kind", gc=False):
 
 def _whole_line(kind: str, event: type[Event]) -> type[msgspec.Struct]:
     """The line of one kind with its event, which msgspec reads in one pass."""
-    return msgspec.defstruct(f"_Line_{event.__name__}", [("data", event)], bases=(_AnyLine,), tag=kind, gc=False)
+    own: list[tuple[str, Any] | tuple[str, Any, Any]] = [("data", event), ("session", str, "")]
+    return msgspec.defstruct(f"_Line_{event.__name__}", own, bases=(_AnyLine,), tag=kind, gc=False)
 
 
 _KINDS: Mapping[str, type[Event]] = {kind.KIND: kind for kind in get_args(Event) if kind is not UnknownEvent}
@@ -139,6 +141,8 @@ def encode(entry: Entry) -> bytes:
         kind, data = event.KIND, _to_json(event)
     at = datetime.fromtimestamp(entry.at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     line = {"v": VERSION, "seq": entry.seq, "at": at, "by": entry.by.name, "kind": kind, "data": data}
+    if entry.session:
+        line["session"] = entry.session
     try:
         return msgspec.json.encode(line, enc_hook=_unknown)
     except UnicodeEncodeError:
@@ -157,7 +161,7 @@ def decode(line: bytes, number: int = 0, name: str = JOURNAL) -> Entry:
             pass  # an unknown kind, another version or damage: found out below
         else:
             if known.v == VERSION:
-                return Entry(known.seq, known.at.timestamp(), _author(known.by), known.data)
+                return Entry(known.seq, known.at.timestamp(), _author(known.by), known.data, known.session)
     return _decode_in_steps(line, number, name)
 
 
@@ -167,7 +171,8 @@ def _decode_in_steps(line: bytes, number: int, name: str) -> Entry:
         envelope = _LINE.decode(line)
         if envelope.v > VERSION:
             raise _too_new(_place(number, name), envelope.v)
-        return Entry(envelope.seq, envelope.at.timestamp(), _author(envelope.by), _event(envelope, _MARK in line))
+        event = _event(envelope, _MARK in line)
+        return Entry(envelope.seq, envelope.at.timestamp(), _author(envelope.by), event, envelope.session)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         newer = _newer_version(line)
         raise (

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import os
+import secrets
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,9 +27,9 @@ from engine.journal import codec
 from engine.journal.blobs import Blobs
 from engine.journal.lock import WriterLock, unwritable_error
 from engine.journal.references import References
+from engine.journal.torn_lines import set_aside
 
 NAME = "journal.jsonl"
-TORN = "journal.torn"
 LONGEST_LINE = 64 << 20
 """Bytes of the longest line. A file whose end was lost can go on with gigabytes of zeros; events are short."""
 
@@ -88,8 +89,9 @@ def whole_lines(folder: Path) -> bytes:
 class Journal:
     """The only writer of a session. Made by ``create`` or ``open_for_append``; holds the session's lock until closed."""
 
-    def __init__(self, folder: Path, lock: WriterLock, handle: int, size: int, seq: int) -> None:
+    def __init__(self, folder: Path, lock: WriterLock, handle: int, size: int, seq: int, session: str) -> None:
         self.folder = folder
+        self._session = session
         self.blobs = Blobs(folder)
         self._lock = lock
         self._handle = handle
@@ -113,7 +115,7 @@ class Journal:
         try:
             if (folder / NAME).exists():
                 _remove_empty_journal(folder)
-            journal = cls(folder, lock, _open(folder, os.O_CREAT), 0, 0)
+            journal = cls(folder, lock, _open(folder, os.O_CREAT), 0, 0, secrets.token_hex(4))
         except BaseException:
             lock.release()
             raise
@@ -139,7 +141,7 @@ class Journal:
         except BaseException:
             lock.release()
             raise
-        journal = cls(folder, lock, handle, scan.whole_bytes, scan.entries[-1].seq + 1)
+        journal = cls(folder, lock, handle, scan.whole_bytes, scan.entries[-1].seq + 1, scan.entries[0].session)
         try:
             return journal, scan.entries, journal._repair(scan)
         except BaseException:
@@ -156,7 +158,7 @@ class Journal:
         if self._seq == 0 and not isinstance(events[0], SessionOpened):
             raise ValueError("the first event of a journal is session.opened")
         at = clock()
-        entries = [Entry(self._seq + index, at, by, event) for index, event in enumerate(events)]
+        entries = [Entry(self._seq + index, at, by, event, self._session) for index, event in enumerate(events)]
         lines = [codec.encode(entry) for entry in entries]
         if (longest := max(map(len, lines)) + 1) >= LONGEST_LINE:
             raise JournalUnwritable(f"an event of {longest} bytes is longer than a journal's line may be: nothing was written")
@@ -218,7 +220,7 @@ class Journal:
             return "completed the last line, which lacked its newline"
         if not scan.torn:
             return ""
-        aside, fault = _set_aside(self.folder, scan.torn), codec.json_fault(scan.torn)
+        aside, fault = set_aside(self.folder, scan.torn), codec.json_fault(scan.torn)
         self._truncate()
         line = "a torn last line" if fault == codec.CUT_SHORT else f"the last line, which {fault},"
         return f"set {line} of {len(scan.torn)} bytes aside as {aside}"
@@ -349,8 +351,8 @@ def _entry(line: bytes, seq: int, name: str, named: References) -> Entry:
         raise codec.damaged(f"has sequence number {given} or out of order)", seq + 1, name)
     if seq == 0 and not isinstance(entry.event, SessionOpened):
         raise codec.damaged("is not session.opened (the beginning is missing)", 1, name)
-    if fault := named.fault(entry.event):
-        raise codec.damaged(f"{fault} (it may be of another session)", seq + 1, name)
+    if fault := named.fault(entry):
+        raise codec.damaged(fault, seq + 1, name)
     return entry
 
 
@@ -360,27 +362,11 @@ def _remove_empty_journal(folder: Path) -> None:
     if scan.entries:
         raise JournalError(f"{folder} already holds a session: open it, or name another folder")
     if scan.torn:
-        _set_aside(folder, scan.torn)
+        set_aside(folder, scan.torn)
     try:
         (folder / NAME).unlink()
     except OSError as error:
         raise unwritable_error(folder, error) from error
-
-
-def _set_aside(folder: Path, torn: bytes) -> str:
-    """Write the bytes to the first free name and return it; they are on disk before anything else changes."""
-    number = 1
-    while (folder / f"{TORN}-{number}").exists():
-        number += 1
-    path = folder / f"{TORN}-{number}"
-    try:
-        with path.open("xb") as file:
-            file.write(torn)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise unwritable_error(folder, error) from error
-    return path.name
 
 
 def _sync_folder(folder: Path) -> None:

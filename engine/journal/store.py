@@ -26,6 +26,7 @@ from engine.journal.inbox import FOLDER as INBOX
 from engine.journal.lock import NAME as LOCK
 from engine.journal.lock import SESSIONS, WriterLock, unwritable_error
 from engine.journal.shipped import is_shipped, shipped_folder
+from engine.journal.torn_lines import TORN
 from engine.journal.user_folders import HOME, sessions_root
 
 
@@ -273,7 +274,7 @@ def delete(folder: Path) -> None:
         raise JournalError(f"{folder} is not a session: nothing was deleted")
     lock = WriterLock(folder)
     try:
-        own = [folder / journal.NAME, *folder.glob(f"{journal.TORN}-*"), folder / LOCK]
+        own = [folder / journal.NAME, *folder.glob(f"{TORN}-*"), folder / LOCK]
         kept = [folder / BLOBS, folder / INBOX]
         own += [path for place in kept if place.is_dir() and not place.is_symlink() for path in place.iterdir()]
         for path in own:

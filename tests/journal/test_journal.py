@@ -655,6 +655,28 @@ def test_an_event_of_another_session_is_refused(tmp_path: Path, event: e.Event, 
             reading(folder)
 
 
+def test_a_line_of_another_session_is_refused_though_all_that_it_names_exists(folder: Path, tmp_path: Path) -> None:
+    mine, other = lines(folder), lines(stored(tmp_path / "other", (b.opened(), b.prepared(), e.RoundOpened(0, ()))))
+    rewrite(folder, *mine[:2], other[2], *mine[3:])
+    for reading in (read, lambda folder: tail(folder).poll()):
+        with pytest.raises(JournalCorrupt, match=r"line 3 of .* is of another session: restore"):
+            reading(folder)
+
+
+def test_a_session_from_before_lines_named_it_stays_without_a_name(tmp_path: Path) -> None:
+    """Its first line decides: an older journal goes on without, and takes no line of a newer one."""
+    events = (b.opened(), e.NoteAdded("", "first"), e.NoteAdded("", "second"))
+    folder, newer = stored(tmp_path / "older", events[:2]), lines(stored(tmp_path / "newer", events))
+    rewrite(folder, *(re.sub(rb',"session":"[0-9a-f]{8}"', b"", line) for line in lines(folder)))
+    log, entries, _ = Journal.open_for_append(folder)
+    with log:
+        log.append((e.NoteAdded("", "later"),), ENGINEER, lambda: 5.0)
+    assert b'"session"' not in (folder / NAME).read_bytes()
+    rewrite(folder, *lines(folder)[: len(entries)], newer[-1])
+    with pytest.raises(JournalCorrupt, match="is of another session"):
+        read(folder)
+
+
 def test_after_an_event_of_a_later_version_any_name_may_exist(tmp_path: Path) -> None:
     events = (*b.first_round(1.5), e.UnknownEvent("kernel.imported", {"kernel": "k9"}), b.built("k9"))
     assert read(stored(tmp_path / "s", events)).entries[-1].event == b.built("k9")

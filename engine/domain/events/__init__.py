@@ -6,7 +6,7 @@ change of fields needs a new journal version and an upcaster (see ``engine.journ
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.domain.events.calls import (
     BudgetReached,
@@ -172,3 +172,5 @@ class Entry:
     """Seconds since the epoch, UTC."""
     by: Author
     event: Event
+    session: str = field(default="", compare=False)
+    """The session that it belongs to, as its first line named it; empty in older journals."""
