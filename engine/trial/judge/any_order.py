@@ -16,7 +16,7 @@ import torch
 from engine.problem.operator_mode import OperatorMode, named_arguments
 from engine.problem.values import comparable
 from engine.trial.judge.comparison import compared_exactly
-from engine.trial.judge.ties import selects_a_tied_set, tied_within
+from engine.trial.judge.ties import selects_a_tied_set, slack
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +70,19 @@ def in_order_of(
         return None
     with TopkOrder() as rounded:
         eager()
-    scores = [one.scores for one in rounded.chosen]
-    slack = [tied_within(one.scores, next(iter(scores[at : at + 1]), None)) for at, one in enumerate(own.chosen)]
-    orders = [_order(one, outputs, within) for one, within in zip(own.chosen, slack, strict=True)]
+    orders = [_order(one, outputs, slack(own.chosen, rounded.chosen, place)) for place, one in enumerate(own.chosen)]
     if all(order is None for order in orders):
         return None
     with TopkOrder(orders):
         return exact()
 
 
-def _order(chosen: TopkChoice, outputs: Sequence[torch.Tensor], slack: float) -> torch.Tensor | None:
+def _order(chosen: TopkChoice, outputs: Sequence[torch.Tensor], within: float) -> torch.Tensor | None:
     alike = [output for output in outputs if output.numel() == chosen.indices.numel() and output.numel()]
     whole = [output for output in alike if compared_exactly(output) and output.dtype != torch.bool]
     for output in whole:
         mine = output.to(chosen.indices.device, torch.int64).reshape(chosen.indices.shape)
-        if (order := _by_indices(chosen, mine, slack)) is not None:
+        if (order := _by_indices(chosen, mine, within)) is not None:
             return order
     for output in alike:
         if output.dtype.is_floating_point and output.shape == chosen.values.shape:
@@ -92,12 +90,12 @@ def _order(chosen: TopkChoice, outputs: Sequence[torch.Tensor], slack: float) ->
     return None
 
 
-def _by_indices(chosen: TopkChoice, mine: torch.Tensor, slack: float) -> torch.Tensor | None:
+def _by_indices(chosen: TopkChoice, mine: torch.Tensor, within: float) -> torch.Tensor | None:
     """``mine`` where it holds the same indices along the dimension, or tied ones, and the reference's own elsewhere.
 
     ``None`` where it mostly does not: a remainder of the indices is the same in some rows.
     """
-    same = selects_a_tied_set(mine, chosen.indices, chosen.scores, chosen.dim, slack)
+    same = selects_a_tied_set(mine, chosen.indices, chosen.scores, chosen.dim, within)
     return torch.where(same, mine, chosen.indices) if 2 * int(same.sum()) > same.numel() else None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -105,55 +105,54 @@ def equivalent(output: torch.Tensor, expected: torch.Tensor, exact: IndexTrace, 
             shown = shown.narrow(dim, 0, expected.shape[dim])  # the first few of a sort
         if shown.numel() != expected.numel() or not torch.equal(shown.reshape(-1), expected.reshape(-1).to(torch.int64)):
             continue
-        other = eager.sources[position].scores if position < len(eager.sources) else None
         chosen = output.to(shown.device, torch.int64).reshape(shown.shape)
-        same = _selects_the_same(chosen, shown, source, tied_within(source.scores, other))
+        same = _selects_the_same(chosen, shown, source, slack(exact.sources, eager.sources, position))
         return same.reshape(output.shape).to(output.device)
     return None
 
 
 def ties_decide(exact: IndexTrace, eager: IndexTrace) -> bool:
     """Whether the reference computes with an index that it chose among equal scores: any other choice is as right."""
-    others = [source.scores for source in eager.sources]
     return exact.consumed and any(
-        _chosen_among_equals(source, tied_within(source.scores, others[at] if at < len(others) else None))
-        for at, source in enumerate(exact.sources)
+        _chosen_among_equals(source, slack(exact.sources, eager.sources, place)) for place, source in enumerate(exact.sources)
     )
 
 
-def _chosen_among_equals(source: IndexSource, slack: float) -> bool:
+def _chosen_among_equals(source: IndexSource, within: float) -> bool:
     ordered = source.scores.sort(source.dim).values.double()
     lower, upper = (
         ordered.narrow(source.dim, 0, ordered.shape[source.dim] - 1),
         ordered.narrow(source.dim, 1, ordered.shape[source.dim] - 1),
     )
     picked = source.scores.gather(source.dim, source.indices).double()
-    least, most = picked.amin(source.dim, keepdim=True) - slack, picked.amax(source.dim, keepdim=True) + slack
-    return bool((_tied(lower, upper, slack) & (upper >= least) & (lower <= most)).any())
+    least, most = picked.amin(source.dim, keepdim=True) - within, picked.amax(source.dim, keepdim=True) + within
+    return bool((_tied(lower, upper, within) & (upper >= least) & (lower <= most)).any())
 
 
-def _selects_the_same(chosen: torch.Tensor, right: torch.Tensor, source: IndexSource, slack: float) -> torch.Tensor:
+def _selects_the_same(chosen: torch.Tensor, right: torch.Tensor, source: IndexSource, within: float) -> torch.Tensor:
     scores, dim = source.scores, source.dim
     inside = (chosen >= 0) & (chosen < scores.shape[dim])
     picked = scores.gather(dim, chosen.clamp(0, scores.shape[dim] - 1)).double()
     wanted = scores.gather(dim, right).double()
-    same = inside & _tied(picked, wanted, slack)
+    same = inside & _tied(picked, wanted, within)
     if source.all_different:
         same &= all_different(chosen, dim)
     return same
 
 
-def selects_a_tied_set(chosen: torch.Tensor, right: torch.Tensor, scores: torch.Tensor, dim: int, slack: float) -> torch.Tensor:
+def selects_a_tied_set(
+    chosen: torch.Tensor, right: torch.Tensor, scores: torch.Tensor, dim: int, within: float
+) -> torch.Tensor:
     """Where ``chosen`` selects, in any order along ``dim``, elements that tie with those of ``right``; size 1 along ``dim``."""
     inside = (chosen >= 0) & (chosen < scores.shape[dim])
     picked = scores.gather(dim, chosen.clamp(0, scores.shape[dim] - 1)).double()
     wanted = scores.gather(dim, right).double()
-    tied = _tied(picked.sort(dim).values, wanted.sort(dim).values, slack)
+    tied = _tied(picked.sort(dim).values, wanted.sort(dim).values, within)
     return (inside & tied).all(dim, keepdim=True) & all_different(chosen, dim)
 
 
-def _tied(one: torch.Tensor, other: torch.Tensor, slack: float) -> torch.Tensor:
-    return (one == other) | ((one - other).abs() <= slack)
+def _tied(one: torch.Tensor, other: torch.Tensor, within: float) -> torch.Tensor:
+    return (one == other) | ((one - other).abs() <= within)
 
 
 def all_different(indices: torch.Tensor, dim: int) -> torch.Tensor:
@@ -161,11 +160,23 @@ def all_different(indices: torch.Tensor, dim: int) -> torch.Tensor:
     return ~(indices.sort(dim).values.diff(dim=dim) == 0).any(dim, keepdim=True)
 
 
-def tied_within(scores: torch.Tensor, eager: torch.Tensor | None) -> float:
-    """How far apart two scores may be and still count as tied: a multiple of the error of the reference's own arithmetic.
+class Scored(Protocol):
+    """A selection that was recorded while the reference ran."""
 
-    ``eager``: the same scores in it.
+    @property
+    def scores(self) -> torch.Tensor: ...
+
+
+def slack(exact: Sequence[Scored], eager: Sequence[Scored], place: int) -> float:
+    """How far apart two scores of the selection at ``place`` may be and still count as tied.
+
+    ``exact``, ``eager``: all selections of a run in float64, and of one in the reference's own arithmetic, which may have less.
     """
+    return _tied_within(exact[place].scores, eager[place].scores if place < len(eager) else None)
+
+
+def _tied_within(scores: torch.Tensor, eager: torch.Tensor | None) -> float:
+    """A multiple of the error of the reference's own arithmetic; ``eager``: the same scores in it."""
     if eager is None or eager.shape != scores.shape or not scores.dtype.is_floating_point or scores.numel() < 2:
         return 0.0
     exact = scores.double()
