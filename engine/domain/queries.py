@@ -114,8 +114,12 @@ def ranked(state: SessionState) -> tuple[Kernel, ...]:
     return tuple(kernel for _, kernel in rated)
 
 
-def rating(kernel: Kernel, ratio: Interval) -> tuple[bool, float, bool, float, int, str]:
-    """The sort key of the ranking: smaller is better; of two equal kernels the older one is first."""
+Rating = tuple[bool, float, bool, float, int, str]
+"""The sort key of the ranking: smaller is better."""
+
+
+def rating(kernel: Kernel, ratio: Interval) -> Rating:
+    """The rating of a kernel with this speedup; of two equal kernels the older one is better."""
     return (not is_sound(kernel), -ratio.low, not is_precise(kernel), -ratio.value, len(kernel.id), kernel.id)
 
 

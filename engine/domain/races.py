@@ -101,7 +101,7 @@ def _above(state: SessionState, incumbent: Kernel) -> tuple[Kernel, ...]:
     return tuple(kernel for _, kernel in sorted(ahead, key=lambda rated: rated[0]))
 
 
-def _rating(state: SessionState, leader: Kernel) -> tuple[bool, float, bool, float, int, str]:
+def _rating(state: SessionState, leader: Kernel) -> queries.Rating:
     best = queries.speedup(state, leader)
     assert best is not None, "or it could not lead"
     return queries.rating(leader, best)

@@ -55,36 +55,42 @@ async def ablate(bench: PairBench, lineage: Sequence[LineageKernel], baseline: s
     """Ablate a lineage, root first. Raises EspalierError if the bench fails."""
     steps: list[AblationStep] = []
     verified: list[LineageKernel] = []
-    first: Interval | None = None
-    doubts: tuple[str, ...] = ()
+    first, total = _Gain(), _Gain()
     for kernel in lineage:
         say(f"verifying {kernel.id}")
-        reason = _failure_reason(await bench.try_verify(kernel.source, say))
-        gain: Interval | None = None
-        step_doubts: tuple[str, ...] = ()
+        step = _Gain(reason=_failure_reason(await bench.try_verify(kernel.source, say)))
         against = verified[-1].id if verified else ""
-        if not reason and verified:
+        if not step.reason and verified:
             say(f"racing {kernel.id} against {against}")
-            gain, reason, step_doubts = _speedup_over(await bench.versus(kernel.source, verified[-1].source, say), "other")
-        elif not reason:
-            first, reason, doubts = _speedup_over(await bench.try_measure(kernel.source, say), baseline)
-        if not reason:
+            step = _gain_over(await bench.versus(kernel.source, verified[-1].source, say), "other")
+        elif not step.reason:
+            first = _gain_over(await bench.try_measure(kernel.source, say), baseline)
+            step = _Gain(reason=first.reason)
+        if not step.reason:
             verified.append(kernel)
-        steps.append(AblationStep(kernel.id, reason, against, gain, step_doubts))
-    total: Interval | None = None
+        steps.append(AblationStep(kernel.id, step.reason, against, step.ratio, step.doubts))
     if len(verified) > 2:
         say(f"racing {verified[-1].id} against {verified[0].id}")
-        total, _, more = _speedup_over(await bench.versus(verified[-1].source, verified[0].source, say), "other")
-        doubts = tuple(dict.fromkeys((*doubts, *more)))
-    return Ablation(tuple(steps), first, total, doubts)
+        total = _gain_over(await bench.versus(verified[-1].source, verified[0].source, say), "other")
+    return Ablation(tuple(steps), first.ratio, total.ratio, tuple(dict.fromkeys((*first.doubts, *total.doubts))))
 
 
-def _speedup_over(result: w.Result, name: str) -> tuple[Interval | None, str, tuple[str, ...]]:
-    """The speedup over ``name`` or the reason for its absence, and the doubts about it."""
+@dataclass(frozen=True, slots=True)
+class _Gain:
+    """What a measurement or a race says about one step."""
+
+    ratio: Interval | None = None
+    reason: str = ""
+    """Why there is no ratio; empty if there is one."""
+    doubts: tuple[str, ...] = ()
+
+
+def _gain_over(result: w.Result, name: str) -> _Gain:
+    """The speedup over the baseline or the contestant ``name``."""
     reason = _failure_reason(result)
     if reason or not isinstance(result, w.Measured):
-        return None, reason, ()
-    return result.measurement.speedup.get(name), "", corroboration.of_measurement(result.measurement)
+        return _Gain(reason=reason)
+    return _Gain(result.measurement.speedup.get(name), doubts=corroboration.of_measurement(result.measurement))
 
 
 def _failure_reason(result: w.Result) -> str:

@@ -97,14 +97,16 @@ class InboxReader:
             _LOG.exception("%s of %s failed", request.name, by)
             self._refuse(request, by, f"internal error: {type(error).__name__}: {error}")
             return
-        answer = e.CommandAnswered(request.id, request.name, True, events=len(events), process=request.process)
+        answer = e.CommandAnswered(request.id, request.name, accepted=True, events=len(events), process=request.process)
         self._writer.append((*events, answer), by)
         if by.is_engineer:
             self._steered()
 
     def _refuse(self, request: Request, by: Author, reason: str) -> None:
         shown = printable(" ".join(reason.split()))[:500]
-        self._writer.append((e.CommandAnswered(request.id, request.name, False, shown, process=request.process),), by)
+        self._writer.append(
+            (e.CommandAnswered(request.id, request.name, accepted=False, reason=shown, process=request.process),), by
+        )
 
     def _decided(self, request: Request, by: Author) -> tuple[e.Event, ...]:
         if request.command is None:

@@ -228,7 +228,7 @@ def _proposed(state: SessionState, work: w.Propose, result: w.Proposals) -> tupl
         parent = proposal.parent if proposal.parent in state.kernels else None
         kept.append(e.ProposedIdea(identity, proposal.text, parent, proposal.author, branch))
     parked = [e.IdeaParked(idea.id, queries.SURPLUS) for idea in kept[max(work.count, 1) :]]
-    return (e.IdeasProposed(work.round, tuple(kept), True, tuple(dropped)), *parked)
+    return (e.IdeasProposed(work.round, tuple(kept), from_source=True, dropped=tuple(dropped)), *parked)
 
 
 def _is_known(state: SessionState, kept: list[e.ProposedIdea], proposal: w.Proposal) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -135,18 +135,17 @@ def side_by_side(sessions: Sequence[tuple[str, Sequence[e.Entry]]]) -> SideBySid
     """
     states = [advance(SessionState(), entries) for _, entries in sessions]
     settings = [_setting(state) for state in states]
-    names = ("problem", "reference", "workload", "device", "baseline")
+    first = settings[0]
     for (other, _), found in zip(sessions[1:], settings[1:], strict=True):
-        for what, mine, theirs in zip(names, settings[0], found, strict=True):
-            if mine != theirs and what != "problem":
+        for what, mine, theirs in ((what, first[what], found[what]) for what in _SAME):
+            if mine != theirs:
                 shown = "" if what == "reference" else f" ({mine} and {theirs})"
                 raise ProblemError(
                     f"{sessions[0][0]} and {other} have different {what}s{shown}: compare sessions of one problem"
                 )
     courses = tuple(course(name, entries) for name, entries in sessions)
     rows = tuple(row for budget in Budget for row in _rows(courses, budget))
-    problem, _, workload, device, baseline = settings[0]
-    return SideBySide(problem, workload, device, baseline, courses, rows)
+    return SideBySide(first["problem"], first["workload"], first["device"], first["baseline"], courses, rows)
 
 
 def beside_comparable(
@@ -170,11 +169,19 @@ def beside_comparable(
     return side_by_side(found)
 
 
-def _setting(state: SessionState) -> tuple[str, str, str, str, str]:
+_SAME = ("reference", "workload", "device", "baseline")
+"""What must be the same in sessions that are compared. The problem's name may differ."""
+
+
+def _setting(state: SessionState) -> Mapping[str, str]:
+    """What a session's speedups refer to, by name."""
     assert state.opened is not None, "a journal begins with it"
     problem, workload = queries.problem_and_workload(state)
     device = state.device.name if state.device is not None else queries.device_label(state)
-    return problem, state.opened.problem.reference, workload, device, queries.ranking_baseline(state)
+    return {
+        "problem": problem, "reference": state.opened.problem.reference, "workload": workload, "device": device,
+        "baseline": queries.ranking_baseline(state),
+    }  # fmt: skip
 
 
 def _rows(courses: tuple[Course, ...], budget: Budget) -> Iterable[Row]:

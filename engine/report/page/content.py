@@ -62,7 +62,8 @@ class IdeaRow:
     category: str
     author: str
     parent: str
-    fate: str
+    decision: str
+    """What was decided on it, with the reason; empty for an approved idea that has kernels."""
     predicted: float | None
     gain: Interval | None
     """The gain of its fastest kernel over that kernel's parent."""
@@ -259,14 +260,14 @@ def _idea(state: SessionState, idea: Idea) -> IdeaRow:
     kernels = [state.kernels[k] for k in idea.kernels if k in state.kernels]
     good = sum(1 for k in kernels if k.stage is Stage.MEASURED and not corroboration.is_doubted(k))
     return IdeaRow(
-        idea.id, one_line(idea.text.title), idea.text.category, idea.author.name, idea.parent or "", _fate(idea),
+        idea.id, one_line(idea.text.title), idea.text.category, idea.author.name, idea.parent or "", _decision(idea),
         idea.text.predicted, predictions.best_gain(state, idea), best.id if best else "",
         queries.speedup(state, best) if best and not corroboration.is_doubted(best) else None,
         f"{good} of {len(kernels)}" if kernels else "",
     )  # fmt: skip
 
 
-def _fate(idea: Idea) -> str:
+def _decision(idea: Idea) -> str:
     words = {IdeaStatus.SELECTED: "", IdeaStatus.PROPOSED: "awaiting approval"}.get(idea.status, idea.status.value)
     if idea.status is IdeaStatus.SELECTED and idea.implemented and not idea.kernels:
         words = one_line(idea.note) or "gave no kernel"
