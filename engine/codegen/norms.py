@@ -24,7 +24,7 @@ def group_norm(
     batch, channels = source.shape[:2]
     rest = math.prod(source.shape[2:])
     grouped = reshape(source, (batch, groups, channels // groups, rest))
-    spread, centre = variance(cx, grouped, (2, 3), True, 0.0)
+    spread, centre = variance(cx, grouped, (2, 3), 0.0, keep=True)
     small = ir.constant(number(eps), source.kind)
     scale = cx.store(
         Value(
@@ -65,14 +65,14 @@ def softmax(cx: LoweringContext, x: Lowered, dim: Lowered, **_: Lowered) -> Lowe
         cx.store(source)
     axis = (positive_dim(int(number(dim)), len(source.shape)),)
     dtype = "float64" if kind is Kind.DOUBLE else "float32"
-    top = cx.store(reduce_dims(cx, source, Reduction("max", axis, True, dtype)))
+    top = cx.store(reduce_dims(cx, source, Reduction("max", axis, keep=True, dtype=dtype)))
     floor = ir.constant(-math.inf, kind)
 
     def shifted(index: Index) -> Expr:
         return call("sub", ir.cast(source.load(index), kind), ir.cast(at(top, index), kind))
 
     powers = Value(source.shape, dtype, lambda index: call("exp", shifted(index)))
-    total = cx.store(reduce_dims(cx, powers, Reduction("sum", axis, True, dtype)))
+    total = cx.store(reduce_dims(cx, powers, Reduction("sum", axis, keep=True, dtype=dtype)))
 
     def load(index: Index) -> Expr:
         if "log" in variant:

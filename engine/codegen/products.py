@@ -80,7 +80,7 @@ def distances(cx: LoweringContext, x1: Lowered = None, x2: Lowered = None, p: Lo
     shape = (*cx.result.shape, a.shape[-1])
     difference = Value(shape, cx.result.dtype, lambda index: call("sub", at(a, index), at(b, index)))
     last = len(shape) - 1
-    return norm_of(cx, difference, Reduction("sum", (last,), False, cx.result.dtype), float(number(p)))
+    return norm_of(cx, difference, Reduction("sum", (last,), keep=False, dtype=cx.result.dtype), float(number(p)))
 
 
 @lowers("_trilinear")
@@ -108,5 +108,5 @@ def trilinear(
         return call("mul", call("mul", at(parts[0], index), at(parts[1], index)), at(parts[2], index))
 
     return reduce_dims(
-        cx, Value(whole, cx.result.dtype, load), Reduction("sum", axes(sumdim, len(whole)), False, cx.result.dtype)
+        cx, Value(whole, cx.result.dtype, load), Reduction("sum", axes(sumdim, len(whole)), keep=False, dtype=cx.result.dtype)
     )

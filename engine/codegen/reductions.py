@@ -126,7 +126,7 @@ def divide_by(value: Value, by: float) -> Value:
     )
 
 
-def mean_of(cx: LoweringContext, value: Value, dims: tuple[int, ...], keep: bool, dtype: str) -> Value:
+def mean_of(cx: LoweringContext, value: Value, dims: tuple[int, ...], dtype: str, *, keep: bool) -> Value:
     """The mean along dimensions."""
     terms = math.prod(value.shape[d] for d in dims)
     return divide_by(reduce_dims(cx, value, Reduction("sum", dims, keep, dtype)), terms)
@@ -135,14 +135,14 @@ def mean_of(cx: LoweringContext, value: Value, dims: tuple[int, ...], keep: bool
 @lowers("mean")
 def mean(cx: LoweringContext, x: Lowered, dim: Lowered = None, keepdim: Lowered = False, **_: Lowered) -> Lowered:
     source = tensor(x)
-    return mean_of(cx, source, axes(dim, len(source.shape)), bool(keepdim), cx.result.dtype)
+    return mean_of(cx, source, axes(dim, len(source.shape)), cx.result.dtype, keep=bool(keepdim))
 
 
-def variance(cx: LoweringContext, value: Value, dims: tuple[int, ...], keep: bool, correction: float) -> tuple[Value, Value]:
+def variance(cx: LoweringContext, value: Value, dims: tuple[int, ...], correction: float, *, keep: bool) -> tuple[Value, Value]:
     """Variance and mean, in two passes: the mean, then the sum of squared differences from it."""
     if cx.is_expensive(value):
         cx.store(value)
-    centre = cx.store(mean_of(cx, value, dims, True, value.dtype))
+    centre = cx.store(mean_of(cx, value, dims, value.dtype, keep=True))
     terms = math.prod(value.shape[d] for d in dims)
 
     def load(index: Index) -> Expr:
@@ -165,7 +165,7 @@ def var(
 ) -> Lowered:
     source = tensor(x)
     by = (1.0 if unbiased else 0.0) if correction is None else float(number(correction))
-    value, centre = variance(cx, source, axes(dim, len(source.shape)), bool(keepdim), by)
+    value, centre = variance(cx, source, axes(dim, len(source.shape)), by, keep=bool(keepdim))
     if cx.operator.startswith("std"):
         spread = value
         value = Value(spread.shape, spread.dtype, lambda index: call("sqrt", spread.load(index)), spread.operators)

@@ -109,7 +109,8 @@ class CallServer:
     def kernel(self, sent: m.SentKernel) -> tuple[Kernel, str]:
         """A kernel and its code. Raises EspalierError."""
         kernel = Kernel(
-            sent.id, "", None, 0, ENGINE, sent.name, sent.dialect, sent.contract, sent.source, sent.tunables, False
+            sent.id, idea="", parent=None, round=0, author=ENGINE, name=sent.name, dialect=sent.dialect, contract=sent.contract,
+            source=sent.source, tunables=sent.tunables, seed=False,
         )  # fmt: skip
         return kernel, self.payload(sent.source).decode("utf-8", "replace")
 

@@ -257,8 +257,8 @@ class Conversation:
             recorded := self._shared.recall.find(call.model, self._calls.text(call.prompt), self._calls.state)
         ):  # fmt: skip
             return self._answer_recorded(call, recorded)
-        usage = call.highest
-        self._calls.fail(call.id, DIED, Cost(usage, _usd(self._shared.tariff_of(call.model), usage), bool(usage.total)))
+        tariff = self._shared.tariff_of(call.model)
+        self._calls.fail(call.id, DIED, _cost(tariff, call.highest, estimated=bool(call.highest.total)))
         return None
 
     async def _new_call(self, role: CallRole, prompt: Prompt) -> _Received:
@@ -308,7 +308,7 @@ class Conversation:
             raise
         except BaseException as error:
             now = calls.state.calls[call.id]
-            lost = _cost(tariff, ceiling.usage, True) if attempt.under_way else Cost()
+            lost = _cost(tariff, ceiling.usage, estimated=True) if attempt.under_way else Cost()
             if now.status is CallStatus.OPEN:
                 calls.fail(call.id, _dropped(error), lost)
             elif now.cancelled and now.usage.total and now.usd is None:
@@ -388,7 +388,7 @@ def _dropped(error: BaseException) -> str:
 
 def _price(tariff: Tariff | None, cancelled: ModelCall) -> Cost:
     """The dollars of a call that was cancelled by hand, whose tokens were charged then."""
-    return Cost(Usage(), _usd(tariff, cancelled.usage), True)
+    return Cost(Usage(), _usd(tariff, cancelled.usage), estimated=True)
 
 
 def _cost(tariff: Tariff | None, usage: Usage, estimated: bool) -> Cost:

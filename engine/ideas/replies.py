@@ -320,12 +320,12 @@ def _fences(lines: Sequence[str]) -> Iterator[_Fence]:
             if match := _FENCE.fullmatch(line):
                 opened, body = (match.group(1), match.group(2).lower()), []
         elif (bare := line.strip()).startswith(opened[0]) and not bare.strip(opened[0][0]):
-            yield _Fence(opened[1], "\n".join(body), True)
+            yield _Fence(opened[1], "\n".join(body), closed=True)
             opened = None
         else:
             body.append(line)
     if opened is not None:
-        yield _Fence(opened[1], "\n".join(body), False)
+        yield _Fence(opened[1], "\n".join(body), closed=False)
 
 
 def _printable(code: str) -> str:

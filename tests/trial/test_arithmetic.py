@@ -62,7 +62,7 @@ def test_only_operands_of_products_are_rounded(product: object) -> None:
 
 def test_the_tf32_switches_are_restored() -> None:
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    with pytest.raises(ZeroDivisionError), arithmetic.tf32_allowed(not before[0]):
+    with pytest.raises(ZeroDivisionError), arithmetic.tf32(allowed=not before[0]):
         raise ZeroDivisionError
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
 

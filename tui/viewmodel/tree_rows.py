@@ -88,7 +88,7 @@ def _walk(
     pruned_here = frozenset(state.pruned)
     todo: list[tuple[str, int, str, str, bool]] = []
 
-    def push(ids: Sequence[str], depth: int, below: str, pruned: bool) -> None:
+    def push(ids: Sequence[str], depth: int, below: str, *, pruned: bool) -> None:
         ids = order(ids) if order is not None and len(ids) > 1 else ids
         last = len(ids) - 1
         for place in range(last, -1, -1):
@@ -97,7 +97,7 @@ def _walk(
             beneath = (below + under)[-2 * GUIDE_LEVELS :] if depth else ""
             todo.append((ids[place], depth, guides, beneath, pruned))
 
-    push([k for k in _roots(kernels) if shown is None or k in shown], 0, "", False)
+    push([k for k in _roots(kernels) if shown is None or k in shown], 0, "", pruned=False)
     while todo:
         name, depth, guides, below, pruned = todo.pop()
         pruned = pruned or name in pruned_here
@@ -107,7 +107,7 @@ def _walk(
         context = matches is not None and name not in matches
         yield NodeRow(name, depth, guides, len(children), is_folded, hidden, pruned, context)
         if children and not is_folded:
-            push(children, depth + 1, below, pruned)
+            push(children, depth + 1, below, pruned=pruned)
 
 
 def _roots(kernels: Mapping[str, Kernel]) -> list[str]:

@@ -58,7 +58,7 @@ def _with_rounded_values(sparse: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def tf32_allowed(allowed: bool) -> Iterator[None]:
+def tf32(*, allowed: bool) -> Iterator[None]:
     """The GPU's TF32 switches for products and convolutions, restored afterwards."""
     before = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
@@ -70,7 +70,7 @@ def tf32_allowed(allowed: bool) -> Iterator[None]:
 
 def in_fp32(call: Callable[[], Sequence[torch.Tensor]]) -> Sequence[torch.Tensor]:
     """``call`` with TF32 off."""
-    with tf32_allowed(False):
+    with tf32(allowed=False):
         return call()
 
 
@@ -80,10 +80,10 @@ def in_tf32(call: Callable[[], Sequence[torch.Tensor]], device: str) -> Iterator
     A library need not use the unit for every shape; its error would then be that of fp32.
     """
     if device != "cpu":
-        with tf32_allowed(True):
+        with tf32(allowed=True):
             outputs = call()
         yield outputs
         del outputs
-    with tf32_allowed(False), _RoundedProducts():  # type: ignore[no-untyped-call]
+    with tf32(allowed=False), _RoundedProducts():  # type: ignore[no-untyped-call]
         outputs = call()
     yield outputs

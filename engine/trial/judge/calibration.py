@@ -154,8 +154,9 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
     fails = main is not None and main.fails_on_some
     if main is None and against_float64 and not (several and policy.limit(OWN).rel_fro > HOPELESS):
         chosen = _affordable(candidates(reference), found)
-        perturbed, several, fails = _perturbed_errors(reference, allowed, dtype, own, chosen, several)
-        classes |= perturbed
+        perturbed = _perturbed_errors(reference, allowed, dtype, own, chosen, several)
+        several, fails = perturbed.several, perturbed.fails_on_some
+        classes |= perturbed.errors
     if several:
         notes.append(_decided_by(reference, several))
     # The reference's notes are complete only after it was called.
@@ -266,17 +267,27 @@ def _least_errors(reference: Reference) -> RelativeErrors:
     return RelativeErrors.of_outputs([RelativeErrors(_FEW_ELEMENTS_ERROR * one, _FEW_ELEMENTS_ERROR * one) for one in few])
 
 
+@dataclass(frozen=True, slots=True)
+class _PerturbedErrors:
+    """The reference's errors on perturbed inputs, in its own arithmetic."""
+
+    errors: dict[str, dict[str, RelativeErrors]]
+    """Distribution → precision class → errors, for the distributions that discriminate."""
+    several: str
+    """The distribution on which several outputs were found to be right; empty for none."""
+    fails_on_some: bool
+    """Whether the reference failed on some of these inputs."""
+
+
 def _perturbed_errors(
     reference: Reference, allowed: PrecisionClass, dtype: torch.dtype, own: Mapping[str, RelativeErrors], names: Sequence[str],
     several: str,
-) -> tuple[dict[str, dict[str, RelativeErrors]], str, bool]:  # fmt: skip
-    """Errors on perturbed inputs, for the distributions that discriminate. Never below those on the problem's own inputs.
+) -> _PerturbedErrors:  # fmt: skip
+    """Errors on the distributions ``names``, never below ``own``, those on the problem's own inputs: where these are scaled
+    down until only a bias is left, a library that adds it last is nearly exact, and another order of summation is not.
 
-    Also the distribution on which several outputs were found to be right, if any: rank-deficient inputs are tried repeatedly.
-    ``several``: the one on which they were found before; then none is sought. And whether the reference failed on some.
-
-    (On inputs scaled down until only a bias is left, a library that adds it last is nearly exact; another order of summation is
-    not.)
+    ``several``: the distribution on which several outputs were found to be right before; then none is sought. Otherwise
+    rank-deficient inputs are tried repeatedly.
     """
     found: dict[str, dict[str, RelativeErrors]] = {}
     fails = False
@@ -297,7 +308,7 @@ def _perturbed_errors(
             break
         case = _perturbed_case(reference, ZERO_SLICES, wanted, seeks_several=True)
         several = ZERO_SLICES if case.several_right else ""
-    return with_common_limits(found, dtypes), several, fails
+    return _PerturbedErrors(with_common_limits(found, dtypes), several, fails)
 
 
 @dataclass(frozen=True, slots=True)

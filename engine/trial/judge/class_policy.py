@@ -211,7 +211,7 @@ class ClassPolicy:
         limit = limit if distribution == OWN else self._with_rounded_inputs(errors, limit, case_reference)
         limit = limit if distribution in (OWN, *TYING) else self._with_rounded_results(errors, limit, case_reference)
         if not within(errors, limit) and within(errors, limit.wider(here)):
-            return CheckResult(errors, False, limit=limit, own_errors=own.get(self.allowed.value))
+            return CheckResult(errors, passed=False, limit=limit, own_errors=own.get(self.allowed.value))
         return CheckResult(errors, within(errors, limit), limit=limit)
 
     def _with_jumps(self, found: CheckResult, judged: _Judged, reference: CaseReference) -> CheckResult:
@@ -224,7 +224,7 @@ class ClassPolicy:
         if nearest is None:
             return found
         errors = replace(judged, expected=nearest).compared()
-        return CheckResult(errors, True, limit=limit) if within(errors, limit) else found
+        return CheckResult(errors, passed=True, limit=limit) if within(errors, limit) else found
 
     def _with_worst_element(self, errors: Errors, limit: RelativeErrors) -> RelativeErrors:
         """``limit``, widened for the worst element."""
@@ -313,7 +313,9 @@ class ClassPolicy:
             flaw = f"{name}: {how} where the reference replaces NaN"
             return CheckResult(Errors(math.inf, math.inf, math.inf, flaw), passed=False)
         what = f"{found.different} of {found.count}" if found.different else "finite"
-        return CheckResult(NO_ERROR, True, f"inputs with {distribution}: {what} elements differ from the reference's")
+        return CheckResult(
+            NO_ERROR, passed=True, caveat=f"inputs with {distribution}: {what} elements differ from the reference's"
+        )
 
     def label(self, errors: Errors, distribution: str) -> PrecisionClass:
         """The precision class of errors that passed, the lowest of all outputs; the allowed class if only the error on the same

@@ -94,7 +94,7 @@ def ruling_of_several(
     found = compared()
     if found.passed or found.errors.flaw:
         return found
-    return CheckResult(NO_ERROR, True, _ACCEPTED)
+    return CheckResult(NO_ERROR, passed=True, caveat=_ACCEPTED)
 
 
 def refusal(reference: Reference, inputs: tuple[object, ...], outputs: Sequence[Tensor]) -> str:

@@ -18,7 +18,7 @@ import torch
 
 from engine.domain.model import Device, Signature, SpeedOfLight
 from engine.domain.preparation import Peaks
-from engine.trial.judge.arithmetic import tf32_allowed
+from engine.trial.judge.arithmetic import tf32
 from engine.trial.shared.layout import operand_bytes
 
 _REPEATS = 9
@@ -33,9 +33,9 @@ def measure_peaks(device: Device) -> Peaks:
     copy = _copy_rate(1 << 30, label) if device.kind == "cuda" else _cpu_bandwidth(device.cache_bytes)
     rates: dict[str, float] = {}
     if device.kind == "cuda":
-        with tf32_allowed(False):
+        with tf32(allowed=False):
             rates["fp32"] = _product_rate(4096, torch.float32, label)
-        with tf32_allowed(True):
+        with tf32(allowed=True):
             rates["tf32"] = max(_product_rate(n, torch.float32, label) for n in _PRODUCTS)
         rates["fp16"] = max(_product_rate(n, torch.float16, label) for n in _PRODUCTS)
         rates["bf16"] = max(_product_rate(n, torch.bfloat16, label) for n in _PRODUCTS)

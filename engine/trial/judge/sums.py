@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from engine.problem.operator_mode import OperatorMode
-from engine.trial.judge.arithmetic import round_to_tf32, tf32_allowed
+from engine.trial.judge.arithmetic import round_to_tf32, tf32
 
 Outputs = Sequence[torch.Tensor]
 Dims = Sequence[int]
@@ -69,7 +69,7 @@ def of_tf32_terms(call: Callable[[], Outputs]) -> Iterator[Outputs]:
 
 
 def _with(replaced: _Sums, call: Callable[[], Outputs]) -> Outputs:
-    with tf32_allowed(False), replaced:
+    with tf32(allowed=False), replaced:
         return call()
 
 
