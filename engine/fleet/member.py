@@ -157,15 +157,15 @@ class Builder(FleetMember):
                 store(payload)
             return result  # type: ignore[no-any-return]
         binaries = {name for row in result.binaries for name in row if name}
-        if lie := await asyncio.to_thread(_lie, result, [found[name] for name in binaries], parcel, target):
-            raise self.disown(lie)
+        if reason := await asyncio.to_thread(_unfit, result, [found[name] for name in binaries], parcel, target):
+            raise self.disown(reason)
         for name in found.keys() - binaries:
             store(found[name])
         return result.built, result.binaries
 
 
-def _lie(result: m.CompiledKernel, contents: Sequence[bytes], parcel: KernelParcel, target: BuildTarget) -> str:
-    """What shows that a builder's binaries are not those of the kernel, or nothing. Keeps them in the build cache."""
+def _unfit(result: m.CompiledKernel, contents: Sequence[bytes], parcel: KernelParcel, target: BuildTarget) -> str:
+    """Why a builder's binaries are not those of the kernel; empty if they are. Keeps them in the build cache."""
     kernel = parcel.kernel
     for content in contents:
         if not is_binary(content):

@@ -30,7 +30,7 @@ ReadCode = Callable[[Kernel], KernelCode]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class SessionDispatch:
     """A dispatch of the session's best kernels, made from the best single one."""
 
     code: KernelCode
@@ -63,7 +63,7 @@ def dispatch_draft(state: SessionState, read: ReadCode, store_blob: StoreBlob) -
     return w.Drafts((draft,))
 
 
-def dispatch_of(state: SessionState, read: ReadCode) -> Made:
+def dispatch_of(state: SessionState, read: ReadCode) -> SessionDispatch:
     """The dispatch of the session's best kernels. Raises CommandRejected where there is nothing to choose from."""
     base = columns.best_single(state)
     if len(columns.workloads(state)) < 2:
@@ -84,21 +84,21 @@ def dispatch_of(state: SessionState, read: ReadCode) -> Made:
     title = columns.dispatch_title([one.name for one in dispatch.members])
     text = dispatch_text(dispatch, base.dialect, f"{title}: the nearest measured shape decides.")
     code = KernelCode(text, base.dialect, base.contract, f"dispatch{base.dialect.suffix}")
-    if known := _made_already(state, text):
+    if known := _kernel_with(state, text):
         raise CommandRejected(f"{known.id} is the dispatch of {', '.join(known.members)} already")
-    return Made(code, base.id, title, tuple(one.name for one in dispatch.members))
+    return SessionDispatch(code, base.id, title, tuple(one.name for one in dispatch.members))
 
 
 def deciding(workloads: Sequence[Workload]) -> tuple[str, ...]:
-    """The settings that decide. Raises CommandRejected if there is none."""
+    """The settings by whose values a dispatch chooses its kernel. Raises CommandRejected if the workloads differ in none."""
     found = deciding_settings(workloads)
     if not found:
         raise CommandRejected("the workloads of the suite differ in no setting that each of them states: nothing can decide")
     return found
 
 
-def _made_already(state: SessionState, text: str) -> Kernel | None:
-    """A dispatch of the same kernels on the same shapes."""
+def _kernel_with(state: SessionState, text: str) -> Kernel | None:
+    """The kernel that has this text already, unless it failed."""
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
     return next((k for k in state.kernels.values() if k.source == digest and k.failure is None), None)
 

@@ -218,16 +218,18 @@ async def resume(saved: SavedSession, say: Say) -> LiveSession:
         moved = state.device is not None and not queries.same_device(state.device, here)
         ports = _ports(bench, opened, here, proposers, root)
         live = LiveSession.resume(folder, ports, prepare_again=moved or saved.fresh)
-        await _set_off(live, saved.mode)
+        await _allow_again(live, saved.mode)
         return live
     except BaseException:
         await bench.close()
         raise
 
 
-async def _set_off(live: LiveSession, mode: str) -> None:
-    """Set who approves ideas. Closes the session and raises UntrustedError if its journal changed between the first reading
-    and the lock."""
+async def _allow_again(live: LiveSession, mode: str) -> None:
+    """Ask again whether the session may run, now that it is locked, and set who approves ideas.
+
+    Closes the session if that fails, with UntrustedError where its journal changed between the first reading and the lock.
+    """
     try:
         trust.require(live.folder, live.state)
         if mode and mode != str(live.state.mode):

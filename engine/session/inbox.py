@@ -58,7 +58,7 @@ class InboxReader:
             try:
                 request = inbox.claim(self._writer.folder, name)
             except JournalUnwritable as error:
-                self._tell_once(str(error))
+                self._warn_once(str(error))
                 break
             if request is None:
                 continue
@@ -68,8 +68,8 @@ class InboxReader:
             inbox.finish(self._writer.folder, request)
         return taken
 
-    def _tell_once(self, fault: str) -> None:
-        """The askers hear that nobody took their command; the log of this process says why."""
+    def _warn_once(self, fault: str) -> None:
+        """Log why commands cannot be taken, once for each reason. Their askers learn only that nobody took them."""
         if fault != self._fault:
             _LOG.warning("%s", fault)
             self._fault = fault

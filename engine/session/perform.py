@@ -81,14 +81,14 @@ async def perform(work: w.Work, state: SessionState, effects: Effects, calls: Ca
 
 
 def _without_waits(say: Say, limit: asyncio.Timeout, seconds: float | None) -> Say:
-    """``say``, and waiting for another process to release the device does not count towards the limit."""
+    """``say``, which restarts the time limit while it tells whom the device is waited for: a wait is no work."""
 
-    def heard(text: str) -> None:
+    def say_or_extend(text: str) -> None:
         if seconds is not None and is_waiting(text) and not limit.expired():
             limit.reschedule(asyncio.get_running_loop().time() + seconds)
         say(text)
 
-    return heard
+    return say_or_extend
 
 
 def _unexpected_error(work: w.Work, error: Exception) -> w.Impossible:

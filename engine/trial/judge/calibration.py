@@ -169,7 +169,10 @@ def _policy(reference: Reference, tolerance: str, classes: Mapping[str, Mapping[
 
 
 def _perturbed_as(main: Calibration, own: Mapping[str, RelativeErrors]) -> dict[str, dict[str, RelativeErrors]]:
-    """The workload's errors on perturbed inputs, no tighter than those on a hold-out's own; but for what depends on sizes."""
+    """The errors of the workload's calibration on perturbed inputs, for a hold-out shape: at least those on its own inputs.
+
+    Without the distributions whose errors depend on sizes.
+    """
     return {
         distribution: {name: errors.wider(own.get(name, errors)) for name, errors in classes.items()}
         for distribution, classes in main.policy.classes.items()

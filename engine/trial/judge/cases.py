@@ -222,7 +222,10 @@ class ReferenceOnCase:
             del outputs  # before the next ones are computed
 
     def _outputs(self, computed: _Computed) -> Iterator[Sequence[torch.Tensor]]:
-        """Nothing more where it fails. Raises ProblemError where memory runs out: another memory plan is tried then."""
+        """The reference's outputs as computed, up to the first call that fails.
+
+        Raises ProblemError where memory runs out: another memory plan is tried then.
+        """
         try:
             yield from computed(lambda: self.reference.call(self.case.model, self.case.inputs))
         except ProblemError as error:

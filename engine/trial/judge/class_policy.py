@@ -153,7 +153,7 @@ class ClassPolicy:
         return self._rule_each(replace(judged, expected=ordered), case_reference)
 
     def _rule_each(self, judged: _Judged, case_reference: WholeCase | None) -> CheckResult:
-        """``rule``, but for elements whose order is open."""
+        """``rule`` where the order of the elements is given."""
         if not self.dtypes:
             return self._rule(judged)
         each = range(len(judged.outputs))
