@@ -255,9 +255,9 @@ def test_decisions_list_who_what_and_why() -> None:
             start=len(b.first_round()))),
     ]  # fmt: skip
     found = [(d.who, d.what, d.about, d.reason) for d in made(tuple(log), code="x").decisions]
-    assert found[0] == ("policy", "selected", ("i1",), "")
+    assert found[0] == ("policy", "approved", ("i1",), "")
     assert found[2:] == [
-        ("engineer", "selected", ("i2", "i4"), ""),
+        ("engineer", "approved", ("i2", "i4"), ""),
         ("engineer", "rejected", ("i3",), "seen before"),
         ("engineer", "changed the mode to autopilot", (), ""),
     ]

@@ -65,7 +65,7 @@ def _decision(event: e.Event, by_engineer: bool) -> _Parts | None:
 def _on_ideas(event: e.Event) -> _Parts | None:
     match event:
         case e.IdeaSelected(idea, advice):
-            return ("selected", (idea,), advice)
+            return ("approved", (idea,), advice)
         case e.IdeaRejected(idea, reason):
             return ("rejected", (idea,), reason)
         case e.IdeaParked(idea, advice=advice):

@@ -233,7 +233,7 @@ def _idea_line(event: e.Event, state: SessionState) -> Line | None:
         case e.IdeasReordered(ideas):
             return line(f"ideas reordered: {', '.join(ideas)}")
         case e.IdeaSelected(idea, advice):
-            return line(f"idea {idea} selected: {_title(state, idea)}{'; ' + advice if advice else ''}")
+            return line(f"idea {idea} approved: {_title(state, idea)}{'; ' + advice if advice else ''}")
         case e.IdeaRejected(idea, reason):
             return line(f"idea {idea} rejected: {_title(state, idea)}{' (' + reason + ')' if reason else ''}")
         case e.IdeaParked(idea):
