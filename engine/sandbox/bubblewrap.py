@@ -36,6 +36,9 @@ PROC = (
 )  # fmt: skip
 """A private /proc. Files in it that root can write without any capability are mounted read-only."""
 DEV = ("--dev", "/dev")
+NO_TERMINALS = ("--tmpfs", "/dev/pts", "--remount-ro", "/dev/pts")
+"""After ``DEV``. The operating system sends a stopped session ``SIGCONT`` when its terminal closes, which may be long after the
+last process closed it: a descriptor that is on its way through a socket is closed some ms later."""
 _NO_DEVICES = ("bwrap", "--dev-bind", "/", "/", *DEV, "--die-with-parent")
 SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
 """Folders that every program reads: system files, Debian's compiler links, the loader's cache."""

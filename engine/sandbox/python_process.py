@@ -69,7 +69,8 @@ def file_system(device: str, readable: Sequence[Path] = ()) -> list[str]:
     python = sorted(folder for folder in set(python_folders()) if not _beneath(folder, ("/usr", "/bin", "/lib")))
     trees = [*include_paths(), *filter(None, [bytecode.folder()])]
     steps = [step for step in _steps([*python, str(package), *map(str, trees)]) if step not in (*python, *map(str, trees))]
-    argv = [*bubblewrap.PROC, *bubblewrap.DEV, *bubblewrap.private_folders(), *bubblewrap.empty(steps)]
+    argv = [*bubblewrap.PROC, *bubblewrap.DEV, *bubblewrap.NO_TERMINALS, *bubblewrap.private_folders()]
+    argv += bubblewrap.empty(steps)
     argv += bubblewrap.readable([*bubblewrap.SYSTEM, *_SYSTEM_EXTRAS, *python])
     argv += bubblewrap.mounted("--ro-bind", [package])
     # Shipped references are hidden, wherever they are installed: no kernel may find the answer on disk.

@@ -133,6 +133,15 @@ def test_leases_and_the_choice_of_a_signal_are_denied(host: Host) -> None:
     assert attempt(host, fcntl, 0, 1) == 0
 
 
+def test_a_runner_has_no_terminals(host: Host) -> None:
+    """One that closes sends its stopped session SIGCONT, some ms after the last process closed it."""
+    bare = BareRunner(host)
+    with pytest.raises(TrialFailed) as caught:
+        bare.load(module("raise ValueError(os.path.exists('/dev/ptmx'), os.listdir('/dev/pts'))")).call()
+    bare.close()
+    assert caught.value.failure.reason.endswith("ValueError: (False, [])")
+
+
 def test_namespaces_are_denied_and_child_processes_are_not(host: Host) -> None:
     clone = (56, 220)[COLUMN or 0]
     assert attempt(host, clone, 0x10000000 | 17) == errno.EPERM

@@ -23,7 +23,7 @@ def stops_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, float], bool]
         monkeypatch.setattr(host, "_signal_all", lambda _: None)
         monkeypatch.setattr(host, "_other_pids", lambda: [RUNNER])
         monkeypatch.setattr(host, "_processor_seconds", lambda: {RUNNER: 0.1 * share * next(used)})
-        monkeypatch.setattr(host, "_threads_at_rest", lambda _: False)
+        monkeypatch.setattr(host, "_threads_at_rest", lambda _: True)
         monkeypatch.setattr(host, "_stopped", lambda _: next(looks) >= passes)
         return host._come_to_rest({RUNNER})
 
@@ -61,6 +61,20 @@ def test_a_runner_is_waited_for_while_the_driver_works_for_it(
     """The baseline was said to keep running while the sandbox was frozen, and the problem could not be measured."""
     monkeypatch.setenv("ESPALIER_DEVICE", "cuda:0")
     assert stops_after(passes, 1.0) is rests
+
+
+@pytest.mark.parametrize(("looks", "rests"), [(3, True), (200, False)])
+def test_a_runner_rests_once_a_thread_that_ends_has_ended(looks: int, rests: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux reports a process as stopped while a thread of it ends. What that one does last can resume a child process."""
+    clock, looked = count(), count()
+    monkeypatch.setattr("time.monotonic", lambda: 0.1 * next(clock))
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(host, "_signal_all", lambda _: None)
+    monkeypatch.setattr(host, "_other_pids", lambda: [RUNNER])
+    monkeypatch.setattr(host, "_stopped", lambda _: True)
+    monkeypatch.setattr(host, "_threads_at_rest", lambda _: next(looked) >= looks)
+    assert host._come_to_rest({RUNNER}) is rests
+    assert next(looked) >= min(looks, 100)
 
 
 def test_processor_time_is_read_for_this_process() -> None:

@@ -189,7 +189,7 @@ def _come_to_rest(runners: set[int]) -> bool:
     running_s = _RUNNING_ON_GPU_S if on_gpu else _RUNNING_S
     seen = 0
     while seen < 2:
-        if all((pid in runners and _stopped(pid)) or _threads_at_rest(pid) for pid in _other_pids()):
+        if all((pid not in runners or _stopped(pid)) and _threads_at_rest(pid) for pid in _other_pids()):
             seen += 1
             continue
         seen = 0
@@ -214,15 +214,17 @@ def _used_since(before: dict[int, float]) -> float:
 
 
 def _stopped(runner: int) -> bool:
-    """Whether a child has stopped with all its threads: Linux reports it once the last thread has stopped, until the child is
-    resumed. Much faster than reading every thread's state."""
+    """Whether a child has stopped with all its threads but those that have begun to end: Linux reports it once the last thread
+    has stopped, until the child is resumed. Faster than reading every thread's state. True for one that is gone."""
     try:
         return os.waitid(os.P_PID, runner, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
-        return False
+        return True
 
 
 def _threads_at_rest(pid: int) -> bool:
+    """Whether every thread has stopped or ended. One that ends may sleep for long meanwhile, as it closes what watches files;
+    then its children get a signal, which may be ``SIGCONT``."""
     return all(_state(f"/proc/{pid}/task/{task}") in _AT_REST for task in _tasks(pid))
 
 
@@ -342,7 +344,17 @@ def _fields(place: str) -> list[str]:
 
 
 def _state(place: str) -> str:
-    return _fields(place)[0]
+    """The first of ``_fields``. Hundreds of threads may be looked at between two calls: not as slow as reading a text."""
+    try:
+        fd = os.open(f"{place}/stat", os.O_RDONLY)
+    except OSError:
+        return "X"
+    try:
+        return chr(os.read(fd, 512).rpartition(b") ")[2][0])
+    except (OSError, IndexError):
+        return "X"
+    finally:
+        os.close(fd)
 
 
 def _parent(pid: int) -> int:
