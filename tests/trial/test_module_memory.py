@@ -14,6 +14,7 @@ from engine.domain import work as w
 from engine.domain.model import Contract, Dialect
 from engine.problem import catalog
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
+from engine.trial.judge import runner_memory
 from engine.trial.judge.runner_memory import RunnerMemory
 
 HEAD = """
@@ -75,7 +76,7 @@ def test_a_reference_that_changes_its_parameters_is_verified_against_itself(tmp_
     assert isinstance(verdict(tmp_path, body, own), w.Verified)
 
 
-def test_only_memory_that_its_process_cannot_write_is_an_inputs() -> None:
+def test_only_lent_memory_that_its_process_cannot_write_is_an_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     fd = os.memfd_create("operands")
     os.truncate(fd, 1 << 12)
     lent, shared = mmap.mmap(fd, 1 << 12, mmap.MAP_SHARED, mmap.PROT_READ), mmap.mmap(fd, 1 << 12)
@@ -84,6 +85,11 @@ def test_only_memory_that_its_process_cannot_write_is_an_inputs() -> None:
     memory = RunnerMemory(os.getpid(), (*(array.ctypes.data for array in arrays), 0))
     assert [memory.is_lent_input(index) for index in range(4)] == [True, False, False, False]
     assert [memory.is_lent(index) for index in range(4)] == [True, True, False, False]
+    own, others = runner_memory._mappings(os.getpid()), os.getpid() + 1
+    monkeypatch.setattr(runner_memory, "_mappings", lambda process: [] if process == os.getpid() else own)
+    judged = RunnerMemory(others, memory.addresses)
+    assert not any(map(judged.is_lent_input, range(4))), "made by the process itself"
+    assert not any(map(judged.is_lent, range(4)))
 
 
 @pytest.mark.slow

@@ -78,6 +78,11 @@ def _mappings(process: int) -> list[_MappedPart]:
     return found
 
 
+def _is_lent(mapping: _MappedPart) -> bool:
+    """Whether this process, the judge, maps the same file. What else a process can only read may be its own."""
+    return mapping.file in {one.file for one in _mappings(os.getpid()) if one.rights.endswith("s")}
+
+
 @dataclass(frozen=True, slots=True)
 class RunnerMemory:
     """Addresses in the memory of one process, one per output."""
@@ -120,14 +125,14 @@ class RunnerMemory:
                 raise
 
     def is_lent_input(self, output: int) -> bool:
-        """Whether the output lies in an input's memory, which is the only shared memory that its process can only read."""
+        """Whether the output lies in an input's memory: of what is lent, its process can only read that."""
         mapping = self._mapping_of(output)
-        return mapping is not None and mapping.rights.startswith("r--s")
+        return mapping is not None and mapping.rights.startswith("r--s") and _is_lent(mapping)
 
     def is_lent(self, output: int) -> bool:
-        """Whether the output lies in memory that the judge has lent: it maps the same file."""
+        """Whether the output lies in memory that the judge has lent."""
         mapping = self._mapping_of(output)
-        return mapping is not None and mapping.file in {one.file for one in _mappings(os.getpid()) if one.rights.endswith("s")}
+        return mapping is not None and _is_lent(mapping)
 
     def _mapping_of(self, output: int) -> _MappedPart | None:
         address = self.addresses[output]
