@@ -204,9 +204,9 @@ def test_a_gated_call_without_a_report_fails_and_a_fault_is_told() -> None:
     assert gate.enqueued == ["released", "opened", "abandoned", "closed"]
 
 
-@pytest.mark.parametrize(("trusted", "used_us", "fails"), [(False, 500.0, False), (False, 5000.0, True), (True, 5000.0, False)])
+@pytest.mark.parametrize(("trusted", "used_us", "fails"), [(False, 50.0, False), (False, 500.0, True), (True, 500.0, False)])
 def test_a_stopped_process_uses_no_processor_time(trusted: bool, used_us: float, fails: bool) -> None:
-    """A thread that closes gigabytes as it ends goes on after the stop signal, beside the baseline's call."""
+    """Nothing that a process does while it is stopped is in a call's time."""
     client = RunnerClient.__new__(RunnerClient)
     client._host = SimpleNamespace(used_since_stop_us=lambda _: used_us)
     client._runner = SimpleNamespace(channel=Replies())
@@ -214,7 +214,7 @@ def test_a_stopped_process_uses_no_processor_time(trusted: bool, used_us: float,
     if not fails:
         assert client._at_rest() is client._runner.channel
         return
-    with pytest.raises(TrialFailed, match="5 ms of processor time while stopped"):
+    with pytest.raises(TrialFailed, match=r"0\.5 ms of processor time while stopped"):
         client._at_rest()
 
 

@@ -41,9 +41,9 @@ from engine.trial.messages import (
 from engine.trial.shared.arena import close_descriptors
 
 _CONTEXT_S = 60.0
-_MOST_AT_REST_US = 2000.0
-"""Processor time of a stopped process. A thread that has begun to end does not stop: that takes some 20 µs, unless it closes
-gigabytes in memory, which would slow whoever is called next."""
+_MOST_AT_REST_US = 200.0
+"""Processor time of a stopped process. The host waits for threads that end, and then nothing works: honest kernels with threads
+used less than 10 µs on a loaded machine. What resumed a kernel at rest could compute a small output ahead of its call."""
 _FIRST = 3.0
 """Factor on the time limit of a module's first call, in which it may compile."""
 
@@ -195,7 +195,7 @@ class RunnerClient:
             raise self._out_of_turn()
         judged = self.gate is None and not self._trusted
         if judged and (used := self._host.used_since_stop_us(self._live)) > _MOST_AT_REST_US:
-            raise self._failed(FailureKind.REJECTED, f"its process used {used / 1e3:.0f} ms of processor time while stopped")
+            raise self._failed(FailureKind.REJECTED, f"its process used {used / 1e3:.1f} ms of processor time while stopped")
         return self._live.channel
 
     def _order(self, order: RunKernel) -> None:
