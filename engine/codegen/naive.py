@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.codegen import ir, norms, pointwise, products, reductions, sorting, views, windows
@@ -132,6 +132,12 @@ def buffers_of(step: IrStep) -> Iterator[str]:
     yield from (e.buffer for e in ir.walk(step.body) if isinstance(e, ir.ReadElement))
 
 
+def step_parameters(buffers: Mapping[str, Buffer], step: IrStep) -> list[Buffer]:
+    """What the function of a step takes, its target last. Tables are constants of the file."""
+    used = dict.fromkeys(name for name in buffers_of(step) if name != step.target)
+    return [buffers[name] for name in (*used, step.target) if buffers[name].place != "table"]
+
+
 class _KernelText:
     """The text of one kernel file."""
 
@@ -184,14 +190,10 @@ class _KernelText:
             yield from textwrap.wrap(text, 118, subsequent_indent="    ", break_long_words=False)
             yield ""
 
-    def _parameters(self, step: IrStep) -> list[Buffer]:
-        used = dict.fromkeys(name for name in buffers_of(step) if name != step.target)
-        return [self.buffers[name] for name in (*used, step.target) if self.buffers[name].place != "table"]
-
     def _declared(self, step: IrStep) -> list[str]:
         """The parameters of a step's function."""
         parts: list[str] = []
-        for buffer in self._parameters(step):
+        for buffer in step_parameters(self.buffers, step):
             const = "" if buffer.name == step.target else "const "
             if buffer.place == "operand":
                 parts.append(f"{const}{names.type_name(buffer.name)}* {parameter_name(buffer.name)}")
@@ -270,7 +272,7 @@ class _KernelText:
         if self.workspace.size:
             yield f"// @workspace {self.workspace.size}"
         for step in self.program.steps:
-            arguments = ", ".join(self._place(buffer) for buffer in self._parameters(step))
+            arguments = ", ".join(self._place(buffer) for buffer in step_parameters(self.buffers, step))
             grid = f"ceil_div({step.parallel_iterations}, {_block(step)})"
             yield f"// @launch {step.name}({arguments}) grid({grid}) block({_block(step)})"
         yield ""
@@ -291,7 +293,9 @@ class _KernelText:
             kind, offset = stored_type(buffer), self.workspace.offsets[buffer.name]
             yield f"    {kind}* {buffer.name} = reinterpret_cast<{kind}*>(scratch + {offset});"
         for step in self.program.steps:
-            arguments = ", ".join(parameter_name(b.name) if b.place == "operand" else b.name for b in self._parameters(step))
+            arguments = ", ".join(
+                parameter_name(b.name) if b.place == "operand" else b.name for b in step_parameters(self.buffers, step)
+            )
             config = f"<<<{_grid(step)}, {_block(step)}, 0, stream>>>" if self.dialect is Dialect.CUDA else ""
             yield f"    {step.name}{config}({arguments});"
         yield "}"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from engine.codegen.cpp_code import stored_type
 from engine.codegen.ir import Buffer, IrStep, Kind, Program
 from engine.codegen.lowering import NotLowered, lower
-from engine.codegen.naive import MAX_PLAN_ARGUMENTS, WorkspaceLayout, buffers_of, is_wide, workspace_layout
+from engine.codegen.naive import MAX_PLAN_ARGUMENTS, WorkspaceLayout, buffers_of, is_wide, step_parameters, workspace_layout
 from engine.codegen.ports import MESSAGE, Port, PortText, ports_of
 from engine.codegen.shape_cases import plan_expression
 from engine.codegen.triton_code import STORED, VectorWriter, helper_lines, parameter
@@ -135,16 +135,12 @@ class _TritonFile:
         if self.workspace.size:
             yield f"# @workspace {self.workspace.size}"
         for step in self.steps:
-            arguments = ", ".join(self._place(buffer) for buffer in self._given(step))
+            arguments = ", ".join(self._place(buffer) for buffer in step_parameters(self.buffers, step))
             yield f"# @launch {step.name}({arguments}) grid(ceil_div({step.parallel_iterations}, BLOCK))"
         for helper in sorted(self.helpers):
             yield from ("", "", *helper_lines(helper))
         for body in bodies:
             yield from ("", "", *body)
-
-    def _given(self, step: IrStep) -> list[Buffer]:
-        used = dict.fromkeys(name for name in buffers_of(step) if name != step.target)
-        return [self.buffers[name] for name in (*used, step.target) if self.buffers[name].place != "table"]
 
     def _place(self, buffer: Buffer) -> str:
         if buffer.place == "operand":
@@ -153,7 +149,7 @@ class _TritonFile:
         return f"workspace{f'+{offset}' if offset else ''} as {STORED[stored_type(buffer)]}"
 
     def _step(self, step: IrStep) -> Iterator[str]:
-        given = [parameter(b.name) if b.place == "operand" else b.name for b in self._given(step)]
+        given = [parameter(b.name) if b.place == "operand" else b.name for b in step_parameters(self.buffers, step)]
         writer = VectorWriter(self.buffers, self.index, {*given, "BLOCK", "mask", "tl", "triton"}, self.helpers)
         yield "@triton.jit"
         yield f"def {step.name}({', '.join([*given, 'BLOCK: tl.constexpr'])}):"

@@ -17,7 +17,7 @@ from engine.fleet.messages import LONGEST_FRAME, one_line
 from engine.fleet.places import WorkerPlace
 from engine.fleet.server import LENGTH
 from engine.sandbox.bubblewrap import without_devices
-from engine.sandbox.process import end_group, kill_tree, started, to_its_end
+from engine.sandbox.process import end_group, kill_tree, last_bytes, started, to_its_end
 
 _KEPT_STDERR = 4000
 _GRACE_S = 10.0
@@ -100,7 +100,7 @@ class ProcessLink:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         assert process.stderr is not None
-        self._words = asyncio.create_task(_tail(process.stderr))
+        self._words = asyncio.create_task(last_bytes(process.stderr, _KEPT_STDERR))
 
     @classmethod
     async def start(
@@ -182,14 +182,6 @@ class ProcessLink:
             await asyncio.to_thread(self.kill)
         finally:
             await end_group(self._process, 0)
-
-
-async def _tail(stream: asyncio.StreamReader) -> bytes:
-    """The last bytes of a stream that is read continuously."""
-    kept = b""
-    while text := await stream.read(_KEPT_STDERR):
-        kept = (kept + text)[-_KEPT_STDERR:]
-    return kept
 
 
 class LocalLauncher:

@@ -164,12 +164,12 @@ async def _end(process: asyncio.subprocess.Process, grace: float) -> None:
             await _stopped(process.pid)
             descendants = _descendants(process.pid)
             if grace:
-                _signal(process.pid, signal.SIGTERM)
-                _signal(process.pid, signal.SIGCONT)
+                signal_group(process.pid, signal.SIGTERM)
+                signal_group(process.pid, signal.SIGCONT)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(_exited(process), grace)
     finally:
-        _signal(process.pid, signal.SIGKILL)
+        signal_group(process.pid, signal.SIGKILL)
         for pid, born in descendants:
             if _stat(pid)[2] == born:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -189,7 +189,7 @@ async def end_group(process: asyncio.subprocess.Process, grace: float) -> None:
                 async with asyncio.timeout(grace):
                     await process.wait()
     finally:
-        _signal(process.pid, signal.SIGKILL)
+        signal_group(process.pid, signal.SIGKILL)
         with closing_pipes(process):
             await process.wait()
 
@@ -202,7 +202,7 @@ def kill_tree(leader: int, seconds: float) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(leader, signal.SIGSTOP)
     tree = [(leader, _stat(leader)[2]), *_descendants(leader)]
-    _signal(leader, signal.SIGKILL)
+    signal_group(leader, signal.SIGKILL)
     deadline = time.monotonic() + seconds
     while alive := [pid for pid, born in tree if _stat(pid)[2] == born and _stat(pid)[0] not in "ZX"]:
         for pid in alive:
@@ -259,6 +259,15 @@ def closing_pipes(process: asyncio.subprocess.Process) -> Iterator[None]:
             transport.close()
 
 
-def _signal(group: int, number: signal.Signals) -> None:
+async def last_bytes(stream: asyncio.StreamReader, most: int) -> bytes:
+    """The last bytes written to ``stream``, which is read continuously: the writer never blocks."""
+    kept = b""
+    while text := await stream.read(most):
+        kept = (kept + text)[-most:]
+    return kept
+
+
+def signal_group(group: int, number: signal.Signals) -> None:
+    """Send a signal to a process group, if there is one that may be signalled."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)

@@ -21,7 +21,7 @@ import msgspec
 import engine
 from engine.domain.errors import DeviceError, EspalierError, JournalError, ProblemError, ProposerError, SandboxError, printable
 from engine.sandbox import bubblewrap, bytecode, python_process, trial_sandbox
-from engine.sandbox.process import end_group, kill_tree, started, to_its_end
+from engine.sandbox.process import end_group, kill_tree, last_bytes, started, to_its_end
 from engine.sandbox.supervisor import HOSTS, HOSTS_NOW, REQUESTS, Orders
 from engine.trial import protocol as p
 
@@ -110,7 +110,7 @@ class JudgeClient:
                 if sandboxed:
                     lifeline.close()
         assert self._process.stderr is not None
-        self._words = asyncio.create_task(_tail(self._process.stderr))
+        self._words = asyncio.create_task(last_bytes(self._process.stderr, _KEPT_STDERR))
         self._socket = ours.dup()
         self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
 
@@ -204,14 +204,6 @@ class JudgeClient:
         finally:
             if words is not None:
                 words.cancel()
-
-
-async def _tail(stream: asyncio.StreamReader) -> bytes:
-    """The last bytes written to ``stream``, which is read continuously: the writer never blocks."""
-    kept = b""
-    while text := await stream.read(_KEPT_STDERR):
-        kept = (kept + text)[-_KEPT_STDERR:]
-    return kept
 
 
 def _one_line(text: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from engine.fleet.links import ProcessLink
 from engine.sandbox import process
-from engine.trial.client import JudgeClient, _tail
+from engine.trial.client import JudgeClient
 
 STUBBORN = ["sh", "-c", "trap '' TERM; while :; do sleep 0.01; done"]
 """A command that ignores SIGTERM."""
@@ -71,7 +71,7 @@ async def close_judge() -> None:
     client = JudgeClient()
     client._process = child = await child_of_its_own()
     assert child.stderr is not None
-    client._words = asyncio.create_task(_tail(child.stderr))
+    client._words = asyncio.create_task(process.last_bytes(child.stderr, 4000))
     await client.close()
 
 

@@ -27,7 +27,7 @@ from engine.ideas.models.keys import held_variables, scrub
 from engine.ideas.models.model import ModelError, OnText, Prompt, Reply, Spent, Trouble
 from engine.ideas.models.retry_policy import DEFAULT_POLICY, RetryPolicy, one_line, time_limit, with_schema
 from engine.sandbox.confinement import CommandLimits, LimitsOnly
-from engine.sandbox.process import started, to_its_end
+from engine.sandbox.process import signal_group, started, to_its_end
 
 OUTPUT_BYTES = 4 << 20
 """The longest reply."""
@@ -237,22 +237,17 @@ async def _terminate(transport: asyncio.SubprocessTransport, process: _CommandPr
     group = transport.get_pid()
     try:
         if not process.exited.is_set():
-            _signal(group, signal.SIGTERM)
+            signal_group(group, signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(process.exited.wait(), GRACE)
     finally:
-        _signal(group, signal.SIGKILL)
+        signal_group(group, signal.SIGKILL)
         try:
             await process.exited.wait()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(process.pipes_closed.wait(), GRACE)
         finally:
             transport.close()
-
-
-def _signal(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
 
 
 def _text(prompt: Prompt) -> str:

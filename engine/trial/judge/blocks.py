@@ -114,6 +114,11 @@ def read_numbers(found: Sequence[torch.Tensor]) -> list[float]:
     return numbers
 
 
+def as_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """Booleans as bytes: any value but 0 and 1 could be unwritten."""
+    return tensor.contiguous().view(torch.uint8) if tensor.dtype == torch.bool else tensor
+
+
 def as_integers(tensor: torch.Tensor) -> torch.Tensor:
     """As integers: equal NaNs compare equal. As int64 where possible, which compares many times faster than bytes."""
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)

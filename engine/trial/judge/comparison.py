@@ -22,7 +22,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from engine.problem.values import comparable
-from engine.trial.judge.blocks import Blocks, Moments, in_blocks, moments, read_numbers, read_rows
+from engine.trial.judge.blocks import Blocks, Moments, as_numbers, in_blocks, moments, read_numbers, read_rows
 from engine.trial.judge.fused_comparison import FusedPair, fused_pair
 
 
@@ -243,7 +243,7 @@ def _differing(output: torch.Tensor, reference: torch.Tensor, undecided: torch.T
     """How many integers or booleans differ, apart from the undecided ones."""
     counts: list[torch.Tensor] = []
     for mine, right, *open_ones in in_blocks(*([output, reference] if undecided is None else [output, reference, undecided])):
-        differ = _as_bytes(mine) != _as_bytes(right.to(mine.dtype))
+        differ = as_numbers(mine) != as_numbers(right.to(mine.dtype))
         counts.append((differ & ~open_ones[0] if open_ones else differ).sum())
     return int(sum(read_numbers(counts)))
 
@@ -261,11 +261,6 @@ def spread_of(found: Moments) -> float:
 def _finite_sum(tensor: torch.Tensor) -> bool:
     """True only if every element is finite (the sum of a finite tensor may overflow). Reads once; a mask would write too."""
     return math.isfinite(float(tensor.sum(dtype=torch.float64)))
-
-
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Booleans as bytes: any value but 0 and 1 could be unwritten."""
-    return tensor.contiguous().view(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
 def _mask_flaw(output: torch.Tensor, reference: torch.Tensor, name: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.trial.judge.blocks import in_blocks, moments
+from engine.trial.judge.blocks import as_numbers, in_blocks, moments
 from engine.trial.judge.comparison import compared_exactly, spread_of
 
 _NARROW = 0.01
@@ -32,12 +32,12 @@ class SeenRange:
 
     def with_values(self, values: torch.Tensor) -> SeenRange:
         """The range that holds these values too."""
-        same = _as_numbers(values).to(self.least.dtype).to(self.least.device)
+        same = as_numbers(values).to(self.least.dtype).to(self.least.device)
         return SeenRange(torch.minimum(self.least, same), torch.maximum(self.largest, same))
 
     def holds(self, output: torch.Tensor, *, ends_only: bool) -> torch.Tensor:
         """Which elements are within the range. ``ends_only``: one of its ends, because an index between two says nothing."""
-        mine = _as_numbers(output)
+        mine = as_numbers(output)
         least, largest = (one.to(mine.device) for one in (self.least, self.largest))
         return (mine == least) | (mine == largest) if ends_only else (mine >= least) & (mine <= largest)
 
@@ -58,7 +58,7 @@ def seen_ranges(
 
     A run counts for an output as long as no more than the share ``most`` of it, or one element, is undecided.
     """
-    found = [SeenRange(_as_numbers(e), _as_numbers(e)) if compared_exactly(e) else None for e in expected]
+    found = [SeenRange(as_numbers(e), as_numbers(e)) if compared_exactly(e) else None for e in expected]
     units = [_unit(e) if compared_exactly(e) else 0.0 for e in expected]
     for outputs in runs:
         for index, (known, values) in enumerate(zip(found, outputs, strict=True)):
@@ -77,7 +77,7 @@ def as_close_as(output: torch.Tensor, expected: torch.Tensor, own: torch.Tensor)
     output differs in more than twice as many elements, or the reference's own in so few or so many that it says nothing.
     """
     wrong = theirs = apart = 0
-    for mine, right, eager in in_blocks(_as_numbers(output), _as_numbers(expected), _as_numbers(own)):
+    for mine, right, eager in in_blocks(as_numbers(output), as_numbers(expected), as_numbers(own)):
         difference = (eager.to(torch.int64) - right.to(torch.int64)).abs()
         wrong += int((mine != right.to(mine.dtype)).sum())
         theirs += int((difference != 0).sum())
@@ -86,14 +86,9 @@ def as_close_as(output: torch.Tensor, expected: torch.Tensor, own: torch.Tensor)
     if not _LEAST_OF_OWN < share <= _MOST_OF_OWN or wrong > _OWN_FACTOR * theirs:
         return None
     close = torch.zeros(output.shape, dtype=torch.bool, device=output.device)
-    for found, mine, right in in_blocks(close, _as_numbers(output), _as_numbers(expected)):
+    for found, mine, right in in_blocks(close, as_numbers(output), as_numbers(expected)):
         found.copy_((mine.to(torch.int64) - right.to(torch.int64)).abs() <= apart)
     return close
-
-
-def _as_numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """Booleans as bytes: any value but 0 and 1 could be unwritten."""
-    return tensor.contiguous().view(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
 def _unit(integers: torch.Tensor) -> float:
