@@ -129,6 +129,18 @@ def test_only_a_quarantined_kernel_can_be_accepted(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_kernel_that_is_not_corroborated_is_remeasured_not_accepted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("tui.screens.kernel_actions.corroboration.is_doubted", lambda kernel: True)
+            await pilot.press("a")
+            words = "k1 is not quarantined: its time is not corroborated. M remeasures it."
+            await until(pilot, lambda: any(one.message == words for one in app._notifications))
+
+    at_the_tree(folder, on)
+
+
+@pytest.mark.slow
 def test_pausing_and_resuming(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("P")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual import work
 
 from engine.domain import commands as c
-from engine.domain import queries
+from engine.domain import corroboration, queries
 from engine.domain.errors import EspalierError
 from engine.domain.model import CATEGORIES, IdeaText
 from engine.domain.state import IdeaStatus, Kernel, SessionState, Stage
@@ -170,6 +170,10 @@ class KernelActionScreen(TransportScreen):
         kernel = self._selected_kernel()
         if kernel is None or kernel.stage is Stage.QUARANTINED:
             return kernel
+        if corroboration.is_doubted(kernel):
+            key = self.key_of("session.remeasure")
+            self.notify(f"{kernel.id} is not quarantined: its time is not corroborated. {key} remeasures it.", markup=False)
+            return None
         waiting = kernels.quarantined(self.bridge.state)
         others = f" Quarantined: {', '.join(one.id for one in waiting)}." if waiting else ""
         self.notify(f"{kernel.id} is not quarantined.{others}", markup=False)
