@@ -149,10 +149,12 @@ class LiveSession:
         return entries
 
     async def retry(self, by: Author = ENGINEER) -> None:
-        """Make failed work owed again; the next ``run`` starts it."""
+        """Make failed work owed again; the next ``run`` starts it.
+
+        Raises JournalError, also where no work failed: a search that cannot be recorded would stop again.
+        """
         failed = tuple(str(key) for key in {**self.state.broken, **self.state.called_off})
-        if failed:
-            self._writer.append((e.WorkRetried(failed),), by)
+        self._writer.append((e.WorkRetried(failed),), by)
 
     async def run(self, until: Until = Until.CLOSED) -> Outcome:
         """Search until an outcome holds. If this is cancelled, running work is abandoned and stays owed.

@@ -148,7 +148,6 @@ def test_a_retry_is_recorded_as_one_and_keeps_the_workers(tmp_path: Path) -> Non
             await live.retry()
             assert set(live.state.workers) == {"cuda:1"}
             assert not live.state.broken
-            await live.retry()
 
     sessions.run(run)
     entries = read(tmp_path).entries

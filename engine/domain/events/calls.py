@@ -95,6 +95,7 @@ class WorkRetried:
 
     KIND: ClassVar[str] = "work.retried"
     works: tuple[str, ...]
+    """Empty if the search stopped because it could not be recorded."""
 
 
 CallEvent = CallStarted | CallAnswered | CallFailed | BudgetReached | WorkStarted | WorkFailed | WorkRetried

@@ -110,7 +110,7 @@ def _session_line(event: e.Event, state: SessionState) -> Line | None:
         case e.WorkFailed(work, reason) if reason != "interrupted" and failed_call(state, work, reason) is None:
             return line(Span(f"{work} failed: {one_line(reason)}", Tone.BAD))
         case e.WorkRetried(works):
-            return line(f"retrying {', '.join(works)}")
+            return line(f"retrying {', '.join(works) or 'the search'}")
         case e.NoteAdded(target, text):
             return line(f"note on {target or 'the session'}: {one_line(text)}")
     return None
