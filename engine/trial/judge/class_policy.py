@@ -1,7 +1,6 @@
 """The policy ``class`` (the default): errors against float64, up to a multiple of those of a precision class. Imports torch.
 
-Of integers, which are compared exactly, indices that select an equal element (``ties``) may differ, and those that a few units
-in the last place of the inputs decide, within the range of what they make of them (``undecided``).
+Of integers, which are compared exactly, those may differ that ties or rounding decide (``judged_outputs``).
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from engine.trial.judge.blocks import in_blocks, read_numbers
 from engine.trial.judge.comparison import (
     NO_ERROR,
     Errors,
-    compare,
     compared_exactly,
     finite_errors,
     finite_rounding,
@@ -26,6 +24,7 @@ from engine.trial.judge.comparison import (
     rounding_errors,
     worst_of,
 )
+from engine.trial.judge.judged_outputs import MOST_UNDECIDED, Judged, compare_with_ties
 from engine.trial.judge.perturbations import NANS, OWN, SPECIAL, TYING, ZERO_SLICES
 from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.tolerance import (
@@ -39,7 +38,6 @@ from engine.trial.judge.tolerance import (
     strictest_class,
     within,
 )
-from engine.trial.judge.undecided import as_close_as
 
 PLAIN_SUMS_FACTOR = 2.0
 """The allowed multiple of the fp32 error of sums in plain loops. The error of n additions in a row grows with the root of n,
@@ -61,11 +59,6 @@ WORST_ELEMENT_FACTOR = 4.0
 worst element of Winograd's F(4×4, 3×3) was seen to err 26 times as much as eager's, and the whole output 5 times."""
 MOST_FROM_ROUNDING = 1e-3
 """Errors above this are not put down to rounding, and the reference is not asked."""
-MOST_UNDECIDED = 0.01
-"""The share of the elements of an output on the problem's own inputs that rounding may decide. On perturbed inputs all may be:
-sums near zero, or of numbers far from it, say little of a kernel, and it is checked on the problem's own too. Where a reference
-selects elements, and rounding decides more than this on perturbed inputs, its integers are not judged there: sigmoids of large
-scores are all one, and which of them are chosen is an accident."""
 MOST_JUMPING = 0.1
 """The same share of the elements of an output that jump on perturbed inputs: more are taken for a fault."""
 _FAR_OFF = 10.0
@@ -74,32 +67,6 @@ _PLAINLY_FP32 = 1e-5
 """An error up to this is not taken for one of lower precision, whatever the inputs: the reference is not asked."""
 _SUMMED = (torch.float32, torch.float64)
 """Types of which plain loops are tried."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """What is judged together: outputs of one call, the expected ones, and the reference, if it may be consulted."""
-
-    outputs: Sequence[torch.Tensor]
-    expected: Sequence[torch.Tensor]
-    names: Sequence[str]
-    distribution: str
-    reference: CaseReference | None
-
-    @property
-    def own(self) -> bool:
-        """Whether the inputs are the problem's own."""
-        return self.distribution == OWN
-
-    def compared(self, undecided: Sequence[torch.Tensor | None] = ()) -> Errors:
-        """``compare``."""
-        return compare(self.outputs, self.expected, self.names, undecided)
-
-    def with_undefined(self) -> _Judged:
-        """With NaN wherever the reference's output is NaN: perturbed inputs leave the domain of a logarithm or a root."""
-        pairs = zip(self.outputs, self.expected, strict=True)
-        outputs = [o if compared_exactly(o) else torch.where(right.isnan().to(o.device), math.nan, o) for o, right in pairs]
-        return replace(self, outputs=outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,22 +113,22 @@ class ClassPolicy:
         """
         if distribution == ZERO_SLICES and not all(map(_is_finite, expected)):
             return CheckResult(NO_ERROR, passed=True)
-        judged = _Judged(outputs, expected, names, distribution, case_reference)
+        judged = Judged(outputs, expected, names, distribution, case_reference)
         found = self._rule_each(judged, case_reference)
         if found.passed or case_reference is None or (ordered := case_reference.in_order_of(outputs)) is None:
             return found
         return self._rule_each(replace(judged, expected=ordered), case_reference)
 
-    def _rule_each(self, judged: _Judged, case_reference: WholeCase | None) -> CheckResult:
+    def _rule_each(self, judged: Judged, case_reference: WholeCase | None) -> CheckResult:
         """``rule`` where the order of the elements is given."""
         if not self.dtypes:
             return self._rule(judged)
         each = range(len(judged.outputs))
         on_case = [None for _ in each] if case_reference is None else case_reference.by_output(judged.outputs)
-        alone = [self.of_output(i)._rule(_alone(judged, i, on_case[i])) for i in each]
+        alone = [self.of_output(i)._rule(judged.alone(i, on_case[i])) for i in each]
         return _joined(alone, judged.names)
 
-    def _rule(self, judged: _Judged) -> CheckResult:
+    def _rule(self, judged: Judged) -> CheckResult:
         """``rule`` with the same limits for all outputs.
 
         Calibration measures the reference error on a few cases, but it varies by orders of magnitude between cases (nearly tied
@@ -177,7 +144,7 @@ class ClassPolicy:
             judged = judged.with_undefined()
             errors = judged.compared()
         if errors.flaw and reference is not None and any(map(compared_exactly, judged.outputs)):
-            errors = _compare_with_ties(judged, reference)
+            errors = compare_with_ties(judged, reference)
         limit = self.limit(judged.distribution)
         if not within(errors, limit) and not judged.own:
             limit = self._at_least(limit, rounding_errors(judged.outputs, judged.expected))
@@ -214,7 +181,7 @@ class ClassPolicy:
             return CheckResult(errors, passed=False, limit=limit, own_errors=own.get(self.allowed.value))
         return CheckResult(errors, within(errors, limit), limit=limit)
 
-    def _with_jumps(self, found: CheckResult, judged: _Judged, reference: CaseReference) -> CheckResult:
+    def _with_jumps(self, found: CheckResult, judged: Judged, reference: CaseReference) -> CheckResult:
         """``found``, or that the outputs pass where a few of their elements jump (``jumps``)."""
         most = MOST_UNDECIDED if judged.own else MOST_JUMPING
         limit = found.limit
@@ -293,7 +260,7 @@ class ClassPolicy:
             return limit
         return replace(limit, rel_fro=most)
 
-    def _special(self, judged: _Judged, reference: CaseReference) -> CheckResult:
+    def _special(self, judged: Judged, reference: CaseReference) -> CheckResult:
         """Outputs on infinite or NaN inputs: a failure where the reference defines them, else a caveat."""
         outputs, distribution, name = judged.outputs, judged.distribution, judged.names[0]
         found = special_values.compare_special(outputs, judged.expected)
@@ -347,49 +314,3 @@ def _joined(alone: Sequence[CheckResult], names: Sequence[str]) -> CheckResult:
 def _is_finite(tensor: torch.Tensor) -> bool:
     """Whether every element is."""
     return all(read_numbers([torch.isfinite(block).all() for (block,) in in_blocks(tensor, own_type=True)]))
-
-
-def _alone(judged: _Judged, index: int, reference: CaseReference | None) -> _Judged:
-    """One of several outputs by itself."""
-    output, right, name = judged.outputs[index], judged.expected[index], judged.names[index]
-    return _Judged([output], [right], [name], judged.distribution, reference)
-
-
-def _compare_with_ties(judged: _Judged, reference: CaseReference) -> Errors:
-    """``compare``, where indices of equal elements, and up to a share of integers that rounding decides, may differ."""
-    outputs, most = judged.outputs, MOST_UNDECIDED if judged.own else 1.0
-    tied = reference.equivalent(outputs)
-    errors = judged.compared(tied)
-    if not errors.flaw:
-        return errors
-    masks: list[torch.Tensor | None] = []
-    for output, same, seen in zip(outputs, tied, reference.undecided(most), strict=True):
-        mask = None if seen is None else seen.holds(output, ends_only=same is not None)
-        if mask is not None and seen is not None and not judged.own and seen.share > MOST_UNDECIDED and reference.selects:
-            mask = torch.ones_like(mask)
-        masks.append(mask if same is None or mask is None else same | mask)
-    errors = judged.compared(masks)
-    if errors.flaw:
-        errors = judged.compared(_with_own_errors(judged, reference, masks))
-    if errors.flaw and not judged.own and reference.ties_decide():
-        every = [torch.ones_like(output, dtype=torch.bool) if compared_exactly(output) else None for output in outputs]
-        return judged.compared(every)
-    return errors
-
-
-def _with_own_errors(
-    judged: _Judged, reference: CaseReference, masks: Sequence[torch.Tensor | None]
-) -> list[torch.Tensor | None]:
-    """``masks``, with integers that are as close as those of the reference's own arithmetic.
-
-    Not with indices, which have no distance, nor with booleans: any two would be as close.
-    """
-    found = list(masks)
-    codes = [at for at, mask in enumerate(masks) if mask is not None and judged.outputs[at].dtype != torch.bool]
-    if not codes or reference.selects:
-        return found
-    own = reference.own_outputs()
-    for at in codes:
-        close = as_close_as(judged.outputs[at], judged.expected[at], own[at])
-        found[at] = found[at] if close is None else close
-    return found
