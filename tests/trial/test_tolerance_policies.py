@@ -355,3 +355,71 @@ def test_the_reference_is_not_consulted_if_it_cannot_help(bad: float) -> None:
     exact = torch.randn(50, dtype=torch.float64)
 
     assert policy.rule([exact.float() + bad], [exact], ["out"], OWN, Unasked()).passed is (bad == 0)
+
+
+HALF = {OWN: {"half": RelativeErrors(1e-2, 1e-2)}, "x64": {"half": RelativeErrors(1e-2, 1e-2)}}
+
+
+@dataclass(frozen=True)
+class Halves(Unasked):
+    """A case of half precision: what its reference errs where operands are rounded, and whether it convolves."""
+
+    rounded: tuple[float, float] = (0.0, 0.0)
+    convolves: bool = False
+
+    def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, RelativeErrors]:
+        return {"fp32": RelativeErrors(0.0, 0.0), "half": RelativeErrors(0.0, 0.0)}
+
+    def rounded_results(self) -> RelativeErrors:
+        return RelativeErrors(*self.rounded)
+
+
+@pytest.mark.parametrize("distribution", [OWN, "x64"])
+@pytest.mark.parametrize(
+    ("worst", "overall", "convolves", "passes"),
+    [
+        (1.9, 0.35, False, True),
+        (2.1, 0.35, False, False),
+        (1.9, 0.45, False, False),  # sums in half precision
+        (2.4, 0.6, True, True),
+        (2.6, 0.6, True, False),
+        (2.4, 0.7, True, False),
+    ],
+)
+def test_one_element_may_err_more_in_half_precision_where_the_whole_output_errs_little(
+    distribution: str, worst: float, overall: float, convolves: bool, passes: bool
+) -> None:
+    policy = make_policy("class", PrecisionClass.HALF, HALF, torch.float16)
+    asked = Halves(convolves=convolves)
+    assert policy.rule([_with_errors(overall, worst)], [LONG], ["out"], distribution, asked).passed is passes
+
+
+@pytest.mark.parametrize(
+    ("distribution", "worst", "overall", "passes"),
+    [
+        (OWN, 5.9, 0.9, True),  # two times three limits
+        (OWN, 6.1, 0.9, False),
+        (OWN, 5.9, 1.1, False),
+        ("x64", 11.9, 1.9, True),
+        ("x64", 12.1, 1.9, False),
+        ("x64", 11.9, 4.1, False),
+    ],
+)
+def test_what_rounding_operands_explains_passes_in_half_precision(
+    distribution: str, worst: float, overall: float, passes: bool
+) -> None:
+    policy = make_policy("class", PrecisionClass.HALF, HALF, torch.float16)
+    asked = Halves((3e-2, 9e-2))
+    assert policy.rule([_with_errors(overall, worst)], [LONG], ["out"], distribution, asked).passed is passes
+    single = make_policy("class:fp32", PrecisionClass.HALF, {k: {"fp32": v["half"]} for k, v in HALF.items()}, torch.float16)
+    assert not single.rule([_with_errors(overall, worst)], [LONG], ["out"], distribution, asked).passed
+
+
+LONG = torch.tensor([-1.0, 1.0] * 500_000, dtype=torch.float64)
+
+
+def _with_errors(overall: float, worst: float) -> torch.Tensor:
+    """``LONG`` with these multiples of the limits of ``HALF``, three times its errors."""
+    found = LONG * (1 + overall * 3e-2)
+    found[0] = LONG[0] * (1 + 2 * worst * 3e-2)
+    return found

@@ -24,8 +24,10 @@ from engine.trial.judge.comparison import compare_inexact, compared_exactly
 from engine.trial.judge.output_on_case import OutputOnCase, SharedAnswers
 from engine.trial.judge.perturbations import BY_CHANCE, DOWN, UP, nudged, perturb
 from engine.trial.judge.relative_errors import RelativeErrors
+from engine.trial.judge.rounded_operands import RoundedOperands
 from engine.trial.judge.rounded_results import RoundedResults
 from engine.trial.judge.ties import IndexTrace, equivalent, selects, ties_decide
+from engine.trial.judge.tolerance import HALVES
 from engine.trial.judge.undecided import SeenRange, seen_ranges
 
 _JUMP = 1e-4
@@ -203,11 +205,14 @@ class ReferenceOnCase:
         return (moved and _errors_on(self.reference, self.case, moved)) or RelativeErrors(0.0, 0.0)
 
     def rounded_results(self, dtype: torch.dtype | None = None) -> RelativeErrors:
-        """The same, where the results of all arithmetic move too (``rounded_results``)."""
+        """The same, where the results of all arithmetic move too (``rounded_results``); of half precision, where the inputs
+        stay and operands of products move (``rounded_operands``)."""
         units = dtype or output_dtype(self.reference)
-        with seeded(fresh_seed(), self.reference.device):
-            close = nudged(self.case.inputs, BY_CHANCE, units)
-        with RoundedResults(units, fresh_seed()):
+        close, half = self.case.inputs, units in HALVES
+        if not half:
+            with seeded(fresh_seed(), self.reference.device):
+                close = nudged(close, BY_CHANCE, units)
+        with (RoundedOperands if half else RoundedResults)(units, fresh_seed()):
             moved = next(_exact_if_any(self.reference, self.case, close), None)
         if moved is None:
             return RelativeErrors(0.0, 0.0)
@@ -294,6 +299,11 @@ class ReferenceOnCase:
     def selects(self) -> bool:
         """Whether the reference has operators that return indices."""
         return selects(self.reference.operators())
+
+    @property
+    def convolves(self) -> bool:
+        """Whether the reference has a convolution."""
+        return any("convolution" in name for name in self.reference.operators())
 
     def nearest_seen(self, outputs: Sequence[torch.Tensor], limit: float, most: float) -> list[torch.Tensor] | None:
         """The expected output with the values that its jumping elements take in runs close by: for a single output."""

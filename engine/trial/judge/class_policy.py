@@ -28,6 +28,7 @@ from engine.trial.judge.judged_outputs import MOST_UNDECIDED, Judged, compare_wi
 from engine.trial.judge.perturbations import NANS, OWN, SPECIAL, TYING, ZERO_SLICES
 from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.tolerance import (
+    HALVES,
     HOPELESS,
     ORDER,
     CaseReference,
@@ -54,9 +55,18 @@ reference, up to three times what rounding the inputs did. TF32 errs hundreds of
 ROUNDED_RESULTS_FACTOR = 3.0
 """The same of rounding all results, of which each is moved by up to four units: no honest kernel was seen to need more.
 With ten, the error allowed for scores of thousands that nearly tie is that of rounding the inputs to TF32."""
+ROUNDED_OPERANDS_FACTOR, OWN_OPERANDS_FACTOR = 4.0, 2.0
+"""The same in half precision of rounding operands, and on the problem's own inputs. The backward pass of FlashAttention-2 needs
+up to three, and 1.5; one that leaves a term out errs 40 times as much or more on all inputs. With three on the problem's own
+inputs, sums of products of int8 weights may be rounded to fp16 32 times."""
 WORST_ELEMENT_FACTOR = 4.0
 """By how much the worst element may exceed its limit in fp32, if the error of the whole output does not exceed its own. The
 worst element of Winograd's F(4×4, 3×3) was seen to err 26 times as much as eager's, and the whole output 5 times."""
+WORST_IN_HALF = ((0.4, 2.0), (2 / 3, 2.5))
+"""The same in half precision where the error of the whole output is at most a share of its limit; the second pair where the
+reference convolves. The worst element of two partial sums in fp16 erred 1.1 times its limit and the whole output 0.33 times; of
+Winograd's F(2×2, 3×3) with transforms in fp16 2.3 and 0.57 times; of sums that are rounded to fp16 32 times 3.3 and 0.9
+times."""
 MOST_FROM_ROUNDING = 1e-3
 """Errors above this are not put down to rounding, and the reference is not asked."""
 MOST_JUMPING = 0.1
@@ -84,6 +94,11 @@ class ClassPolicy:
     @property
     def name(self) -> str:
         return f"class:{self.allowed.value} ({factor_of(self.allowed, self.dtype):g}x)"
+
+    @property
+    def _rounds_to_half(self) -> bool:
+        """Whether a kernel may round what it multiplies to the half precision of its output."""
+        return self.allowed is PrecisionClass.HALF and self.dtype in HALVES
 
     def limit(self, distribution: str) -> RelativeErrors:
         """Of all outputs, and of each."""
@@ -173,10 +188,11 @@ class ClassPolicy:
         if distribution != OWN and (self.allowed.value not in own or here.rel_fro > HOPELESS):
             return CheckResult(NO_ERROR, passed=True)
         limit = limit.wider(here) if here.rel_fro <= HOPELESS else limit
-        limit = self._with_worst_element(errors, limit)
+        limit = self._with_worst_element(errors, limit, case_reference)
         limit = self._with_plain_sums(errors, limit, distribution, case_reference)
         limit = limit if distribution == OWN else self._with_rounded_inputs(errors, limit, case_reference)
         limit = limit if distribution in (OWN, *TYING) else self._with_rounded_results(errors, limit, case_reference)
+        limit = self._with_rounded_operands(errors, limit, distribution, case_reference)
         if not within(errors, limit) and within(errors, limit.wider(here)):
             return CheckResult(errors, passed=False, limit=limit, own_errors=own.get(self.allowed.value))
         return CheckResult(errors, within(errors, limit), limit=limit)
@@ -193,11 +209,15 @@ class ClassPolicy:
         errors = replace(judged, expected=nearest).compared()
         return CheckResult(errors, passed=True, limit=limit) if within(errors, limit) else found
 
-    def _with_worst_element(self, errors: Errors, limit: RelativeErrors) -> RelativeErrors:
+    def _with_worst_element(self, errors: Errors, limit: RelativeErrors, case_reference: CaseReference) -> RelativeErrors:
         """``limit``, widened for the worst element."""
-        if self.allowed is not PrecisionClass.FP32 or self.dtype not in _SUMMED or not errors.rel_fro <= limit.rel_fro:
-            return limit
-        return replace(limit, max_scaled=WORST_ELEMENT_FACTOR * limit.max_scaled)
+        factor = 1.0
+        if self.allowed is PrecisionClass.FP32 and self.dtype in _SUMMED and errors.rel_fro <= limit.rel_fro:
+            factor = WORST_ELEMENT_FACTOR
+        elif self._rounds_to_half and not within(errors, limit):
+            share, factor = WORST_IN_HALF[case_reference.convolves]
+            factor = factor if errors.rel_fro <= share * limit.rel_fro else 1.0
+        return replace(limit, max_scaled=factor * limit.max_scaled)
 
     def _with_plain_sums(
         self, errors: Errors, limit: RelativeErrors, distribution: str, case_reference: CaseReference
@@ -230,12 +250,32 @@ class ClassPolicy:
         """
         if self.dtype not in _SUMMED or errors.flaw or within(errors, limit):
             return limit
-        first = case_reference.rounded_results()
-        if errors.rel_fro > _FAR_OFF * ROUNDED_RESULTS_FACTOR * first.rel_fro:
+        drawn = _five_drawn(errors, ROUNDED_RESULTS_FACTOR, case_reference)
+        if drawn is None:
             return limit
-        drawn = sorted((first, *(case_reference.rounded_results() for _ in range(4))), key=lambda rounded: rounded.rel_fro)
         wider = limit.wider(drawn[2].times(ROUNDED_RESULTS_FACTOR))
         return self._below_tf32_sums(errors, wider, case_reference) if within(errors, wider) else wider
+
+    def _with_rounded_operands(
+        self, errors: Errors, limit: RelativeErrors, distribution: str, case_reference: CaseReference
+    ) -> RelativeErrors:
+        """``limit`` of an output of half precision, widened by the error of rounding what the reference multiplies.
+
+        A single element of many is the worst, and another one in each draw: the second largest of five counts. On the problem's
+        own inputs, and where inputs tie, nothing but the limit of a single element is widened.
+        """
+        worst_only = distribution in (OWN, *TYING)
+        if not self._rounds_to_half or errors.flaw or within(errors, limit):
+            return limit
+        if worst_only and not errors.rel_fro <= limit.rel_fro:
+            return limit
+        factor = OWN_OPERANDS_FACTOR if distribution == OWN else ROUNDED_OPERANDS_FACTOR
+        drawn = _five_drawn(errors, factor, case_reference)
+        if drawn is None:
+            return limit
+        worst = sorted(rounded.max_scaled for rounded in drawn)[3]
+        wider = limit.wider(replace(drawn[2], max_scaled=worst).times(factor))
+        return replace(wider, rel_fro=limit.rel_fro) if worst_only else wider
 
     def _below_tf32_sums(self, errors: Errors, limit: RelativeErrors, case_reference: CaseReference) -> RelativeErrors:
         """The distribution's ``limit``, narrowed where errors within it are those of sums of lower precision and fp32 errs less
@@ -294,6 +334,14 @@ class ClassPolicy:
             return PrecisionClass.EXACT
         found = strictest_class(errors, self.classes[distribution], self.dtype)
         return found if found in ORDER[: ORDER.index(self.allowed)] else self.allowed
+
+
+def _five_drawn(errors: Errors, factor: float, case_reference: CaseReference) -> list[RelativeErrors] | None:
+    """Five draws of ``rounded_results``, from the least; ``None`` after one that the errors exceed by far."""
+    first = case_reference.rounded_results()
+    if errors.rel_fro > _FAR_OFF * factor * first.rel_fro:
+        return None
+    return sorted((first, *(case_reference.rounded_results() for _ in range(4))), key=lambda rounded: rounded.rel_fro)
 
 
 def _joined(alone: Sequence[CheckResult], names: Sequence[str]) -> CheckResult:

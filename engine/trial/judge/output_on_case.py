@@ -33,6 +33,8 @@ class _OnCase(Protocol):
     def own_outputs(self) -> Sequence[torch.Tensor]: ...
     @property
     def selects(self) -> bool: ...
+    @property
+    def convolves(self) -> bool: ...
     def ties_decide(self) -> bool: ...
 
 
@@ -164,6 +166,11 @@ class OutputOnCase:
     def selects(self) -> bool:
         """As for all outputs."""
         return self.shared.asked.selects
+
+    @property
+    def convolves(self) -> bool:
+        """As for all outputs."""
+        return self.shared.asked.convolves
 
     def ties_decide(self) -> bool:
         """As for all outputs."""

@@ -31,7 +31,7 @@ _EPSILON = {
 """Lower bounds on limits, a few units in the last place, of eight-bit floats half of one: an eager reference can be exact by
 luck."""
 
-_HALVES = (torch.float16, torch.bfloat16)
+HALVES = (torch.float16, torch.bfloat16)
 """Rounding to these types dominates every error: fp32 arithmetic gets no larger factor than half."""
 _EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 EIGHT_BITS_FACTOR = 1.25
@@ -43,7 +43,7 @@ def factor_of(precision: PrecisionClass, dtype: torch.dtype) -> float:
     """The allowed multiple of the reference error of a class, for outputs of a type."""
     if dtype in _EIGHT_BITS:
         return EIGHT_BITS_FACTOR
-    return min(FACTORS[precision], FACTORS[PrecisionClass.HALF]) if dtype in _HALVES else FACTORS[precision]
+    return min(FACTORS[precision], FACTORS[PrecisionClass.HALF]) if dtype in HALVES else FACTORS[precision]
 
 
 def error_limit(allowed: PrecisionClass, classes: Mapping[str, RelativeErrors], dtype: torch.dtype) -> RelativeErrors:
@@ -91,7 +91,12 @@ class CaseReference(Protocol):
         """How far the output moves where the inputs move in their last places."""
 
     def rounded_results(self) -> RelativeErrors:
-        """How far it moves where the inputs and the results of all arithmetic do."""
+        """How far it moves where the inputs and the results of all arithmetic do; of half precision, where operands of products
+        do."""
+
+    @property
+    def convolves(self) -> bool:
+        """Whether the reference has a convolution."""
 
     def undecided(self, most: float) -> Sequence[SeenRange | None]:
         """For each output, the values of its integers in runs close by, up to this undecided share; ``None`` if it has none."""
