@@ -17,7 +17,7 @@ from engine.problem.reference import Reference
 from engine.trial.judge.calibration import Calibration, calibrate
 from engine.trial.judge.cases import Case, ReferenceOnCase, fresh_seed, output_names
 from engine.trial.judge.class_policy import ClassPolicy
-from engine.trial.judge.perturbations import OWN, perturb
+from engine.trial.judge.perturbations import DOWN, OWN, UP, perturb
 from engine.trial.judge.rounded_results import RoundedResults
 
 MODEL = """
@@ -150,3 +150,15 @@ def test_only_results_of_arithmetic_move_and_random_numbers_stay() -> None:
     for mine, exact in zip(moved, right, strict=True):
         apart = (mine - exact).abs() / exact.abs().clamp(min=1e-300)
         assert 0 < apart.max() <= 4.01 * torch.finfo(torch.float32).eps
+
+
+def test_results_move_one_way_by_parts_that_do_not_cancel() -> None:
+    x = torch.linspace(1, 3, 600, dtype=torch.float64)
+    with RoundedResults(torch.float32, 0, UP):
+        up, quotient = x * 2, x / (x.amax() / 127)
+    with RoundedResults(torch.float32, 0, DOWN):
+        down = x * 2
+    assert bool((up > x * 2).all())
+    assert bool((down < x * 2).all())
+    assert not bool((quotient == x / (x.amax() / 127)).any())
+    assert (quotient / (x / (x.amax() / 127)) - 1).abs().max() < 8 * torch.finfo(torch.float32).eps

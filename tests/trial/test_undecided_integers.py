@@ -260,3 +260,56 @@ def test_codes_may_be_as_wrong_as_those_of_a_reference_that_rounds_before_it_qua
     assert calibration.policy.rule(outputs, case.expected, output_names(reference), OWN, asked).passed is right
     outputs[1] = ~outputs[1]
     assert not calibration.policy.rule(outputs, case.expected, output_names(reference), OWN, asked).passed
+
+
+QUANTISED = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def forward(self, x):
+        scale = x.float().abs().amax(-1, keepdim=True).clamp(min=1e-8) / 127
+        return torch.round(x.float() / scale).to(torch.int8)
+def get_inputs():
+    return [torch.randn(64, 1024, dtype=torch.bfloat16)]
+def get_init_inputs():
+    return []
+"""
+
+
+def by_the_reciprocal(x: Tensor, *, largest: float = 127.0, rounds: Callable[[Tensor], Tensor] = torch.round) -> Tensor:
+    return rounds(x.float() * (largest / x.float().abs().amax(-1, keepdim=True).clamp(min=1e-8))).to(torch.int8)
+
+
+def test_either_code_is_right_where_a_quotient_of_half_precision_ends_in_a_half(tmp_path: Path) -> None:
+    """A number of bfloat16 is often exactly half of its row's largest: which of two codes it gets is an accident of fp32."""
+    reference, calibration = calibrated(tmp_path, QUANTISED)
+    assert not refused(reference, calibration, OWN, by_the_reciprocal)
+    assert refused(reference, calibration, OWN, partial(by_the_reciprocal, largest=126.0)) == 6
+    assert refused(reference, calibration, OWN, partial(by_the_reciprocal, rounds=torch.trunc)) == 6
+
+
+ROUTER = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter((torch.randn(64, 64) / 8).bfloat16())
+    def forward(self, x):
+        return torch.topk(torch.softmax((x @ self.weight.T).float(), -1), 4)[1]
+def get_inputs():
+    return [torch.randn(128, 64, dtype=torch.bfloat16)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_the_reference_itself_selects_in_half_precision_is_right(tmp_path: Path) -> None:
+    reference, calibration = calibrated(tmp_path, ROUTER)
+    for _ in range(20):
+        case = make_case(reference, OWN)
+        own = reference.call(case.model, case.inputs)
+        asked = ReferenceOnCase(reference, case)
+        assert calibration.policy.rule(own, case.expected, output_names(reference), OWN, asked).passed
+        wrong = [(own[0] + 1) % 64]
+        assert not calibration.policy.rule(wrong, case.expected, output_names(reference), OWN, asked).passed

@@ -26,6 +26,7 @@ from engine.trial.judge.perturbations import BY_CHANCE, DOWN, UP, nudged, pertur
 from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.rounded_operands import RoundedOperands
 from engine.trial.judge.rounded_results import RoundedResults
+from engine.trial.judge.runs_close_by import close_by, exact_close_by, exact_if_any
 from engine.trial.judge.ties import IndexTrace, equivalent, selects, ties_decide
 from engine.trial.judge.tolerance import HALVES
 from engine.trial.judge.undecided import SeenRange, seen_ranges
@@ -123,34 +124,12 @@ def errors_in_class(
         return errors
 
     def nearest(index: int) -> torch.Tensor:
-        runs = (outputs[index] for outputs in _exact_close_by(reference, case, _SOUGHT))
+        runs = (outputs[index] for outputs in exact_close_by(reference, case.model, case.inputs, _SOUGHT))
         expected = case.expected[index]
         found = jumps.nearest_seen(outputs[index], expected, runs, _JUMP, _MOST_JUMPING)
         return expected if found is None else found
 
     return _errors_on(reference, replace(case, expected=[nearest(index) for index in range(len(outputs))]), outputs)
-
-
-def _exact_close_by(reference: Reference, case: Case, count: int) -> Iterator[Sequence[torch.Tensor]]:
-    """The float64 outputs on inputs that are moved in their last places at random."""
-    for _ in range(count):
-        with seeded(fresh_seed(), reference.device):
-            close = nudged(case.inputs, BY_CHANCE)
-        yield from _exact_if_any(reference, case, close)
-
-
-def _exact_if_any(reference: Reference, case: Case, close: tuple[object, ...]) -> Iterator[Sequence[torch.Tensor]]:
-    """The float64 outputs on inputs close to the case's; none where the reference fails on them: they may leave its domain.
-
-    Raises ProblemError where memory runs out: another memory plan is tried then.
-    """
-    try:
-        outputs = reference.exact(case.model, close).outputs
-    except ProblemError as error:
-        if is_out_of_memory(error.__cause__ or error):
-            raise
-        return
-    yield outputs
 
 
 def _errors_on(reference: Reference, case: Case, outputs: Sequence[torch.Tensor]) -> RelativeErrors | None:
@@ -201,7 +180,7 @@ class ReferenceOnCase:
         """How far the output moves where the inputs move by up to four units in the last place of ``dtype`` (the outputs')."""
         with seeded(fresh_seed(), self.reference.device):
             close = nudged(self.case.inputs, BY_CHANCE, dtype or output_dtype(self.reference))
-        moved = next(_exact_if_any(self.reference, self.case, close), None)
+        moved = next(exact_if_any(self.reference, self.case.model, close), None)
         return (moved and _errors_on(self.reference, self.case, moved)) or RelativeErrors(0.0, 0.0)
 
     def rounded_results(self, dtype: torch.dtype | None = None) -> RelativeErrors:
@@ -213,7 +192,7 @@ class ReferenceOnCase:
             with seeded(fresh_seed(), self.reference.device):
                 close = nudged(close, BY_CHANCE, units)
         with (RoundedOperands if half else RoundedResults)(units, fresh_seed()):
-            moved = next(_exact_if_any(self.reference, self.case, close), None)
+            moved = next(exact_if_any(self.reference, self.case.model, close), None)
         if moved is None:
             return RelativeErrors(0.0, 0.0)
         # A root of what cancels is NaN in some elements; the others say how far it moves.
@@ -318,20 +297,13 @@ class ReferenceOnCase:
         return jumps.nearest_seen(output, self.case.expected[index], runs, limit, most)
 
     def _close_by(self) -> Iterator[Sequence[torch.Tensor]]:
-        """The reference's outputs in its own arithmetic, in float64 on inputs moved in the last places, and in plain loops."""
-        yield self.reference.call(self.case.model, self.case.inputs)
-        for way in (UP, DOWN):
-            yield from _exact_if_any(self.reference, self.case, nudged(self.case.inputs, way))
-        yield from _exact_close_by(self.reference, self.case, _NUDGES)
+        """``close_by``, and the outputs with sums in plain loops."""
+        yield from close_by(self.reference, self.case.model, self.case.inputs)
         yield from self._outputs(sums.in_loops)
 
 
 def _may_be_index(tensor: torch.Tensor) -> bool:
     return compared_exactly(tensor) and tensor.dtype != torch.bool
-
-
-_NUDGES = 16
-"""Random ones. UP and DOWN leave quotients as they are, and each of four missed an honest rounding in three of four cases."""
 
 
 def _in_class(reference: Reference, case: Case, precision: PrecisionClass) -> Iterator[Sequence[torch.Tensor]]:
@@ -390,7 +362,7 @@ def _in_float64_on_nudged_inputs(reference: Reference, case: Case) -> Iterator[S
     with seeded(fresh_seed(), reference.device):
         moved = [nudged(case.inputs, way, torch.float64) for way in (UP, DOWN, BY_CHANCE)]
     for inputs in moved:
-        yield from _exact_if_any(reference, case, inputs)
+        yield from exact_if_any(reference, case.model, inputs)
 
 
 def _whole_model_in(reference: Reference, case: Case, dtype: torch.dtype) -> Sequence[torch.Tensor] | None:

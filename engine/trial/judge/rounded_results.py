@@ -15,6 +15,7 @@ import torch
 from engine.problem.operator_mode import OperatorMode
 from engine.problem.values import tensors
 from engine.trial.judge.blocks import in_blocks
+from engine.trial.judge.perturbations import BY_CHANCE
 
 _ROUNDING = frozenset(
     "add sub rsub mul div mm bmm addmm baddbmm addbmm mv addmv dot vdot linear convolution _convolution "
@@ -32,17 +33,22 @@ _SOFTMAX = torch.ops.aten._softmax.default
 _UNITS = 4
 """Units in the last place, as where inputs are moved."""
 
+_GOLDEN = 0.618
+"""The parts of successive results by which they move are multiples of it, without their wholes: no few of them cancel."""
+
 
 class RoundedResults(OperatorMode):  # type: ignore[no-untyped-call]
     """Moves each floating-point result of arithmetic by a random part of some units in the last place of a type.
 
     Half of the way is common to all elements of a result: a mean averages the rest away, and a kernel may round the mean.
+
+    ``way``: or all elements by the same, up or down, and each result by another part: what ties then does not.
     """
 
-    def __init__(self, units_of: torch.dtype, seed: int) -> None:
+    def __init__(self, units_of: torch.dtype, seed: int, way: float = BY_CHANCE) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._unit = _UNITS * torch.finfo(units_of).eps
-        self._seed = seed
+        self._seed, self._way, self._results = seed, way, 0
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
@@ -64,6 +70,10 @@ class RoundedResults(OperatorMode):  # type: ignore[no-untyped-call]
 
     def _move(self, tensor: torch.Tensor) -> None:
         """With numbers of its own: the reference's random ones stay as they are."""
+        if self._way:
+            self._results += 1
+            tensor.mul_(1 + self._way * self._unit * (1 + self._results * _GOLDEN % 1) / 2)
+            return
         device = tensor.device
         if (generator := self._generators.get(device)) is None:
             generator = self._generators[device] = torch.Generator(device).manual_seed(self._seed)
