@@ -42,6 +42,9 @@ from engine.trial.bench import Assignment, BuiltKernel, KernelSpec
 _EAGER = ("softmax", "layernorm", "matmul_fp32", "matmul_fp16", "attention_fp16", "conv2d", "conv2d_relu_maxpool")
 _HOST = ("softmax", "online_host.cu")
 _CALLS = 7
+_WARM_UP_MS = 1000
+"""Milliseconds of calls before ``do_bench`` and KernelBench count: with theirs, of 25 ms and three calls, an H200 still ran at
+full clock after matmul_fp16, and at a lowered one after attention."""
 _PROFILED = "ESPALIER_PROFILED"
 
 Call = Callable[[], object]
@@ -111,7 +114,7 @@ async def sustained_times(bench: Workbench, kernel: KernelSpec) -> Sustained:
 def by_do_bench(call: Call) -> float:
     from triton.testing import do_bench
 
-    return float(do_bench(call, return_mode="median")) * 1e3
+    return float(do_bench(call, warmup=_WARM_UP_MS, return_mode="median")) * 1e3
 
 
 def clock_and_power(device: str) -> str:
@@ -127,13 +130,14 @@ def clock_and_power(device: str) -> str:
         return ""
 
 
-def by_kernelbench(call: Call, checkout: str) -> float:
-    """Median of its event timing."""
+def by_kernelbench(call: Call, checkout: str, usual_us: float) -> float:
+    """Median of its event timing. ``usual_us``: about the time of a call."""
     sys.path.insert(0, checkout)
     from kernelbench.timing import time_execution_with_cuda_event
 
     with contextlib.redirect_stdout(io.StringIO()):
-        times = time_execution_with_cuda_event(call, [], num_warmup=3, num_trials=30, verbose=False)
+        warm_up = max(3, round(_WARM_UP_MS * 1e3 / usual_us))
+        times = time_execution_with_cuda_event(call, [], num_warmup=warm_up, num_trials=30, verbose=False)
     return statistics.median(times) * 1e3
 
 
@@ -200,7 +204,7 @@ def line(case: Case, device: str, kernelbench: str) -> str:
     call = call_of(case.name, case.binary, device)
     back_to_back: list[float | str] = [by_do_bench(call)]
     left_at = clock_and_power(device)
-    back_to_back.append(by_kernelbench(call, kernelbench) if kernelbench else "not asked")
+    back_to_back.append(by_kernelbench(call, kernelbench, case.single) if kernelbench else "not asked")
     del call
     torch.cuda.empty_cache()
     figures = "".join(compared(one, case.single, case.sustained) for one in back_to_back)
