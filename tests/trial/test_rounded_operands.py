@@ -33,12 +33,41 @@ CONVOLUTION = """
         return F.conv2d(x, weight.to(x.dtype), padding=1)
 """
 
+RECURRENCE = """
+        q, k, v, g = (t.float() for t in (q, k, v, g))
+        decay, state, found = torch.sigmoid(g[..., :1, None] + 3), torch.zeros_like(k[:, 0, :, None] * v[:, 0, None, :]), []
+        for t in range(64):
+            state = state * decay[:, t] + k[:, t, :, None] * v[:, t, None, :]
+            found.append(q[:, t, None, :] @ state)
+        return torch.cat(found, 1).bfloat16()
+"""
+NORMALISED = """
+        x = x.float()
+        mean = x.mean(-1, keepdim=True)
+        variance = (x * x).mean(-1, keepdim=True) - mean * mean
+        return ((x - mean) * torch.rsqrt(variance + 1e-5)).bfloat16()
+"""
+
 
 def rounded(x: Tensor) -> Tensor:
     return x.bfloat16().float()
 
 
-def flash(q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, delta: bool = True) -> list[Tensor]:
+def product(a: Tensor, b: Tensor) -> Tensor:
+    return a @ b
+
+
+def in_eight_sums(a: Tensor, b: Tensor) -> Tensor:
+    total = torch.zeros(())
+    for left, right in zip(a.chunk(8, -1), b.chunk(8, -2), strict=True):
+        total = rounded(total + left @ right)
+    return total
+
+
+def flash(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, delta: bool = True,
+    product: Callable[[Tensor, Tensor], Tensor] = product,
+) -> list[Tensor]:  # fmt: skip
     """The backward pass of FlashAttention-2: the probabilities, their gradients and the output are kept in bf16."""
     q, k, v, do = (t.float() for t in (q, k, v, do))
     scores = q @ k.mT * 0.25
@@ -47,12 +76,33 @@ def flash(q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, delta: bool = True) ->
     o = rounded(rounded(torch.exp(scores - top)) @ v / total)
     p = torch.exp(scores - (top + torch.log(total)))
     ds = rounded(p * (do @ v.mT - ((do * o).sum(-1, keepdim=True) if delta else 0)))
-    return [(t * f).bfloat16() for t, f in ((ds @ k, 0.25), (ds.mT @ q, 0.25), (rounded(p).mT @ do, 1.0))]
+    return [
+        (t * f).bfloat16() for t, f in ((product(ds, k), 0.25), (product(ds.mT, q), 0.25), (product(rounded(p).mT, do), 1.0))
+    ]
 
 
 def normalised(x: Tensor, scale: Tensor, shift: Tensor, gate: Tensor, r: Tensor, *, one: float = 1.0) -> list[Tensor]:
     y = rounded(F.layer_norm(x.float(), (128,))) * (one + scale.float()) + shift.float()
     return [(r.float() + gate.float() * y).bfloat16()]
+
+
+def recurrent(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, state: Callable[[Tensor], Tensor] = Tensor.float,
+    decay: Callable[[Tensor], Tensor] = Tensor.float,
+) -> list[Tensor]:  # fmt: skip
+    """Linear attention with the state as an operand in bf16, kept in fp32."""
+    q, k, v, g = (t.float() for t in (q, k, v, g))
+    kept, found = torch.zeros(k.shape[0], 16, 16), []
+    for t in range(64):
+        kept = state(kept * decay(torch.sigmoid(g[:, t, :1, None] + 3)) + k[:, t, :, None] * v[:, t, None, :])
+        found.append(q[:, t, None, :] @ rounded(kept))
+    return [torch.cat(found, 1).bfloat16()]
+
+
+def centred(x: Tensor, *, mean: Callable[[Tensor], Tensor] = Tensor.float) -> list[Tensor]:
+    x = x.float()
+    x = x - mean(x.mean(-1, keepdim=True))
+    return [(x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5)).bfloat16()]
 
 
 def in_two_sums(a: Tensor, b: Tensor) -> list[Tensor]:
@@ -107,6 +157,19 @@ def convolution_in_half_precision(x: Tensor) -> list[Tensor]:
             )
             for name in (OWN, "few x30")
         ),
+        (
+            "q, k, v, do",
+            BACKWARD,
+            "2, 2, 64, 16, dtype=torch.bfloat16",
+            OWN,
+            flash,
+            lambda *x: flash(*x, product=in_eight_sums),
+        ),
+        *(
+            ("q, k, v, g", RECURRENCE, "8, 64, 16, dtype=torch.bfloat16", OWN, recurrent, wrong)
+            for wrong in (lambda *x: recurrent(*x, state=rounded), lambda *x: recurrent(*x, decay=rounded))
+        ),
+        ("x", NORMALISED, "20, 128, dtype=torch.bfloat16", "shifted", centred, lambda x: centred(x, mean=rounded)),
         ("a, b", PRODUCT, "512, 512, dtype=torch.float16", OWN, in_two_sums, in_half_precision),
         ("x", CONVOLUTION, "2, 16, 12, 14, dtype=torch.float16", OWN, winograd, convolution_in_half_precision),
     ],

@@ -397,8 +397,9 @@ def test_one_element_may_err_more_in_half_precision_where_the_whole_output_errs_
 @pytest.mark.parametrize(
     ("distribution", "worst", "overall", "passes"),
     [
-        (OWN, 5.9, 0.9, True),  # two times three limits
-        (OWN, 6.1, 0.9, False),
+        (OWN, 5.9, 0.8, True),  # two times three limits; the root of 0.75² and a third squared
+        (OWN, 6.1, 0.8, False),
+        (OWN, 5.9, 0.85, False),
         (OWN, 5.9, 1.1, False),
         ("x64", 11.9, 1.9, True),
         ("x64", 12.1, 1.9, False),
