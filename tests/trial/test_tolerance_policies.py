@@ -394,6 +394,13 @@ def test_one_element_may_err_more_in_half_precision_where_the_whole_output_errs_
     assert policy.rule([_with_errors(overall, worst)], [LONG], ["out"], distribution, asked).passed is passes
 
 
+@pytest.mark.parametrize(("worst", "overall", "passes"), [(1.9, 0.35, True), (1.3, 0.54, False)])
+def test_convolutions_in_bf16_are_judged_as_products(worst: float, overall: float, passes: bool) -> None:
+    """Weights of eight bits err 1.3 and 0.54 times the limits, as transforms in bf16 would."""
+    policy = make_policy("class", PrecisionClass.HALF, HALF, torch.bfloat16)
+    assert policy.rule([_with_errors(overall, worst)], [LONG], ["out"], OWN, Halves(convolves=True)).passed is passes
+
+
 @pytest.mark.parametrize(
     ("distribution", "worst", "overall", "passes"),
     [
