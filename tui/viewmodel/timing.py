@@ -107,7 +107,7 @@ def _intervals(state: SessionState, kernel: Kernel, measured: Measurement, room:
         if number == own:
             lines.append(line(Cell(f"  other kernels over {base}", Ink.FAINT)))
         drawn = fmt.interval_line(ratio, low, high, room, ink)
-        figures = (Cell(f" {_value(ratio)}", ink), Cell(f" {fmt.interval_ends(ratio)}", Ink.FAINT))
+        figures = (Cell(f" {fmt.times(ratio).partition(' [')[0]}", ink), Cell(f" {fmt.interval_ends(ratio)}", Ink.FAINT))
         lines.append(line(Cell(f"  {pad(name, label)} ", Ink.LABEL), *drawn, *figures))
     return [*lines, *_axis(low, high, room, base, label)]
 
@@ -123,7 +123,7 @@ def _workloads(state: SessionState, kernel: Kernel, measured: Measurement, room:
     chosen = {one.workload: one for one in kernel.choices}
     ratios = {one.workload: one.speedup[base] for one in measured.by_workload if base in one.speedup}
     longest = max((len(name) + len(fmt.times(ratio)) for name, ratio in ratios.items()), default=0)
-    shown = fmt.times if longest + _BESIDE_RATIO <= room else _value
+    shown = fmt.times if longest + _BESIDE_RATIO <= room else fmt.ratio_of
     width = max((len(shown(ratio)) for ratio in ratios.values()), default=0) + 2
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     for one in measured.by_workload:
@@ -135,15 +135,10 @@ def _workloads(state: SessionState, kernel: Kernel, measured: Measurement, room:
         light = fmt.percent(one.light.fraction) if one.light is not None else ""
         words = [f"SOL {light}" if light else "", "worst" if one is slowest else ""]
         words.append(choice_words(chosen.get(one.workload)))
-        words.append(f"{loss.best.id} {_value(loss.theirs)}" if loss is not None else "")
+        words.append(f"{loss.best.id} {fmt.ratio_of(loss.theirs)}" if loss is not None else "")
         cells.append(Cell("  ".join(filter(None, words)), Ink.FAINT))
         rows.append((one.workload, tuple(cells)))
     return [BLANK, section("workloads of the suite", room), *table(rows, room)] if rows else []
-
-
-def _value(ratio: Interval) -> str:
-    """A speedup without its interval."""
-    return fmt.times(ratio).partition(" [")[0]
 
 
 def _races(state: SessionState, kernel: Kernel, room: int, race_key: str) -> list[Line]:
