@@ -1,11 +1,12 @@
-"""The same work under five stopwatches: ``python -m benchmarks.stopwatches --device cuda:0 [--kernelbench PATH]``.
+"""The same work under six stopwatches: ``python -m benchmarks.stopwatches --device cuda:0 [--kernelbench PATH]``.
 
 This program's in both regimes (single: median of interleaved samples in several processes, cold caches, the device held until
 the call is enqueued; sustained: back to back until clock and power have settled), Triton's ``do_bench`` (median), KernelBench's
-CUDA events (its own code if ``--kernelbench`` names its ``src`` folder) and Nsight Compute's ``gpu__time_duration`` (caches
-flushed, clocks not locked). Prints microseconds, their ratio to this program's single calls, for ``do_bench`` and KernelBench
-also to its sustained ones, and the clock and power after ``do_bench`` if NVML is available. Both call without a pause: work
-at the power limit is timed at a lower clock than a single call.
+CUDA events (its own code if ``--kernelbench`` names its ``src`` folder), a plain loop of calls over four sets of inputs (its
+first tenth of a second, and its third second) and Nsight Compute's ``gpu__time_duration`` (caches flushed, clocks not locked).
+Prints microseconds, their ratio to this program's single calls, for those that call without a pause also to its sustained ones,
+and the clock and power after the loop if NVML is available. Work at the power limit is timed at a lower clock than a single
+call; ``do_bench`` and KernelBench flush the caches between calls, which takes power too.
 
 Eager's sustained time is that of the baseline beside the reference itself, judged as a module.
 """
@@ -25,6 +26,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import cycle
 
 import torch
 
@@ -45,28 +47,30 @@ _CALLS = 7
 _WARM_UP_MS = 1000
 """Milliseconds of calls before ``do_bench`` and KernelBench count: with theirs, of 25 ms and three calls, an H200 still ran at
 full clock after matmul_fp16, and at a lowered one after attention."""
+_SETS = 4
+_BLOCK_US, _EARLY_MS, _LOOP_MS = 20e3, 100.0, 3000.0
+"""Of the plain loop: the length of a block, and the milliseconds that count as early, and as all."""
 _PROFILED = "ESPALIER_PROFILED"
 
 Call = Callable[[], object]
 
 
 def eager(problem: str, device: str) -> Call:
-    """The reference as PyTorch runs it, on its own inputs."""
+    """The reference as PyTorch runs it, on its own inputs: on the next set of them in each call."""
     found = catalog.find(problem)
     reference = Reference(found, full(problem), device)
-    model, inputs = reference.model(1), reference.inputs(2)
-    return lambda: model(*inputs)
+    model, sets = reference.model(1), cycle([reference.inputs(2 + one) for one in range(_SETS)])
+    return lambda: model(*next(sets))
 
 
 def compiled(binary: str, problem: str, device: str) -> Call:
     """A host-contract kernel without a workspace, called in this process."""
     reference = Reference(catalog.find(problem), full(problem), device)
-    (x,) = reference.inputs(2)
-    assert isinstance(x, torch.Tensor)
-    out = torch.empty_like(x)
+    inputs = [x for one in range(_SETS) for x in reference.inputs(2 + one) if isinstance(x, torch.Tensor)]
+    out = torch.empty_like(inputs[0])
     launch = ctypes.CDLL(binary).launch
-    pointers = [ctypes.c_void_p(p) for p in (x.data_ptr(), out.data_ptr(), None, None)]
-    return lambda: (launch(*pointers), x, out)
+    orders = cycle([[ctypes.c_void_p(p) for p in (x.data_ptr(), out.data_ptr(), None, None)] for x in inputs])
+    return lambda: (launch(*next(orders)), inputs, out)
 
 
 def full(problem: str) -> Workload:
@@ -115,6 +119,32 @@ def by_do_bench(call: Call) -> float:
     from triton.testing import do_bench
 
     return float(do_bench(call, warmup=_WARM_UP_MS, return_mode="median")) * 1e3
+
+
+def by_loop(call: Call, usual_us: float) -> tuple[float, float]:
+    """A call's time without a pause and without a flush: over the first tenth of a second, and over the third second.
+
+    ``usual_us``: about the time of a call. Blocks of calls lie between two events each, and the host stays two ahead.
+    """
+    calls = max(1, round(_BLOCK_US / usual_us))
+    call()
+    torch.cuda.synchronize()
+    events = [torch.cuda.Event(enable_timing=True)]
+    events[0].record()
+    ended: list[tuple[float, float]] = []
+    while not ended or ended[-1][0] < _LOOP_MS:
+        for _ in range(calls):
+            call()
+        events.append(torch.cuda.Event(enable_timing=True))
+        events[-1].record()
+        if len(events) > 3:
+            last = events[-3]
+            last.synchronize()
+            ended.append((events[0].elapsed_time(last), events[-4].elapsed_time(last) * 1e3 / calls))
+    torch.cuda.synchronize()
+    early = [us for at, us in ended if at <= _EARLY_MS]
+    late = [us for at, us in ended if at > _LOOP_MS - 1000]
+    return statistics.median(early or [ended[0][1]]), statistics.median(late)
 
 
 def clock_and_power(device: str) -> str:
@@ -193,7 +223,8 @@ def main() -> None:
         if os.environ.get(_PROFILED):
             run_profiled(call_of(options.only, options.binary, options.device))
             return
-        print(f"{'us':26}{'single':>10}{'sustained':>18}{'do_bench':>26}{'KernelBench':>26}{'ncu':>18}")
+        others = "".join(f"{name:>26}" for name in ("do_bench", "KernelBench", "loop, 0.1 s", "loop, third second"))
+        print(f"{'us':26}{'single':>10}{'sustained':>18}{others}{'ncu':>18}")
         for problem in options.problems.split(","):
             for case in asyncio.run(espalier_cases(problem, options.device)):
                 print(line(case, options.device, options.kernelbench), flush=True)
@@ -203,8 +234,9 @@ def line(case: Case, device: str, kernelbench: str) -> str:
     """This program's figures on a piece of work, and the other stopwatches'."""
     call = call_of(case.name, case.binary, device)
     back_to_back: list[float | str] = [by_do_bench(call)]
-    left_at = clock_and_power(device)
     back_to_back.append(by_kernelbench(call, kernelbench, case.single) if kernelbench else "not asked")
+    back_to_back += by_loop(call, case.single)
+    left_at = clock_and_power(device)
     del call
     torch.cuda.empty_cache()
     figures = "".join(compared(one, case.single, case.sustained) for one in back_to_back)

@@ -101,7 +101,7 @@ def test_calls_that_differ_by_noise_have_settled_only_where_no_clock_is_lowered(
     call_us: list[float], readings: list[UnderLoad | None], enough: bool
 ) -> None:
     assert s.is_unthrottled(call_us, readings, PACE) == enough
-    assert not s.is_unthrottled(call_us, readings, PACE.strict)
+    assert not s.is_unthrottled(call_us, readings, PACE.lowered)
     assert not s.is_unthrottled(call_us, readings, s.PACES["cpu"])
 
 
@@ -136,7 +136,7 @@ class Bursts:
         return Timing(us, us, 0.0)
 
     def turn(self) -> s.ContestantTurn:
-        setup = SimpleNamespace(rng=random.Random(1), holds=True, monitor=self, contention=self)
+        setup = SimpleNamespace(rng=random.Random(1), holds=True, monitor=self, contention=self, probe=lambda: 0.0)
         contest = Contestants({}, {"eager": cast(Any, self)}, {})
         return SustainedTrial(cast(Any, self), contest, cast(Any, setup), PACE)._turn("eager", cast(Any, self), last=False)
 
@@ -147,14 +147,44 @@ def test_the_first_call_of_a_process_does_not_decide_how_many_calls_are_on_fresh
     assert found.fresh.calls == Bursts.slots
 
 
-def test_a_host_bound_kernel_needs_few_bursts_and_one_at_the_power_limit_as_many_as_before() -> None:
+def test_a_host_bound_kernel_needs_few_bursts_and_one_at_the_power_limit_long_ones() -> None:
     noisy = random.Random(2)
     host_bound = Bursts(lambda _: noisy.uniform(99.0, 101.0), lambda _: COOL).turn()
     assert (host_bound.before, host_bound.settled) == (5, True)
+    assert all(one.wall_us > 35e3 for one in host_bound.counted)
     capped = Bursts(lambda _: noisy.uniform(99.0, 101.0), lambda _: CAPPED).turn()
-    assert capped.before > 5
-    # A pause adds up to half a millisecond to each burst: those of either contestant last as long.
-    assert all(one.wall_us > 35e3 for one in (*host_bound.counted, *capped.counted))
+    assert capped.settled
+    assert all(one.wall_us > 240e3 for one in capped.counted)
+
+
+@given(st.floats(20e3, 80e3), st.floats(2e3, 8e3), st.floats(1.05, 1.3))
+def test_a_clock_that_rises_in_every_pause_is_timed_as_without_pauses(
+    settling_us: float, pause_us: float, slowest: float
+) -> None:
+    """Seen on an H200: 190 µs in bursts of 40 ms, 219 µs in the third second of calls without a pause."""
+    heat = 0.0
+
+    def call_us(calls: int) -> float:
+        nonlocal heat
+        heat *= math.exp(-pause_us / settling_us)
+        took, left = 0.0, 100.0 * calls
+        while left > 0:
+            step = min(1000.0, left)
+            heat += (1.0 - heat) * (1.0 - math.exp(-step / settling_us))
+            took += step * (1.0 + (slowest - 1.0) * heat)
+            left -= step
+        return took / calls
+
+    class Hot(Bursts):
+        def call(self, order: RunKernel, hooks: object = (), *, during: During | None = None) -> Timing:
+            if during is not None:
+                during.act()
+            self.calls.append(order.calls)
+            us = order.calls * call_us(order.calls)
+            return Timing(us, us, 0.0)
+
+    found = Hot(lambda _: 0.0, lambda n: CAPPED if n > 3 else COOL).turn()
+    assert found.call_us == pytest.approx(100.0 * slowest, rel=0.02)
 
 
 def test_a_clock_that_falls_while_bursts_count_has_not_settled() -> None:
@@ -183,8 +213,14 @@ def test_a_call_shorter_than_an_order_and_its_reply_does_not_lead_to_endless_bur
 def test_a_burst_takes_no_less_than_its_runner_claims(claimed: float, wall: float, cost: float) -> None:
     """Seen on an H100: an empty call that had waited for 3 ms made 13 calls of 749 µs look like 13 of 499 µs."""
     found = s.Burst.timed(13, Timing(claimed, wall, 0.0), cost)
-    assert found.wall_us >= claimed
-    assert found.wall_us >= wall - cost
+    assert found.judged_us >= claimed
+    assert found.judged_us >= wall - cost
+
+
+def test_the_clock_of_a_trusted_runner_counts_with_what_the_device_still_did_after_the_last_event() -> None:
+    claims = Timing(9000.0, 10_600.0, 40.0)
+    assert s.Burst.timed(10, claims, 200.0, trusted=True).call_us == pytest.approx(904.0)
+    assert s.Burst.timed(10, claims, 200.0).call_us == pytest.approx(1040.0)
 
 
 def test_an_empty_call_does_not_wait_for_the_judges_own_work() -> None:
@@ -206,10 +242,67 @@ def test_an_empty_call_does_not_wait_for_the_judges_own_work() -> None:
         pass
 
     contest = Contestants({}, {}, {NULL: cast(Any, Null())})
-    trial = SustainedTrial(cast(Any, Bed()), contest, cast(Any, SimpleNamespace(rng=None)), PACE)
+    setup = SimpleNamespace(
+        rng=None, probe=lambda: done.append("the device is the judge's"), other_work=SimpleNamespace(begin=lambda: None)
+    )  # fmt: skip
+    trial = SustainedTrial(cast(Any, Bed()), replace(contest, baselines={"eager": cast(Any, Null())}), cast(Any, setup), PACE)
     with pytest.raises(Ended):
         trial.run(0.0)
-    assert done == ["work"] * 6 + ["settled", "null"]
+    assert done == ["work"] * 6 + ["settled", "the device is the judge's", "null"]
+
+
+class Orders(Bursts):
+    """A device whose calls take 100 µs, behind a path that adds to each order."""
+
+    def __init__(self, path_us: float, hidden_us: float = 0.0, idle_us: float = 0.0) -> None:
+        super().__init__(lambda _: 100.0, lambda _: COOL)
+        self._path_us, self._hidden_us, self._idle_us = path_us, hidden_us, idle_us
+
+    other_work = SimpleNamespace(begin=lambda: None, is_present=lambda: True)
+
+    def call(self, order: RunKernel, hooks: object = (), *, during: During | None = None) -> Timing:
+        took = super().call(order, hooks, during=during).wall_us
+        return Timing(took - self._hidden_us, took + self._path_us, self._idle_us)
+
+    def pair(self, contract: str, kernel: Orders, null: Orders) -> s.SustainedPair:
+        setup = SimpleNamespace(
+            rng=random.Random(1), holds=True, monitor=self, contention=self, probe=lambda: 50.0, other_work=self.other_work
+        )  # fmt: skip
+        contest = Contestants(
+            {KERNEL: cast(Any, kernel)}, {"eager": cast(Any, self)}, {NULL: cast(Any, null)}, {KERNEL: contract}
+        )  # fmt: skip
+        trial = SustainedTrial(cast(Any, self), contest, cast(Any, setup), PACE.shared(8))
+        trial._check = lambda *_: None  # type: ignore[method-assign]
+        return trial.run(0.0)
+
+
+@pytest.mark.parametrize(("contract", "kernel_us"), [("plan", 600.0), ("host", 600.0), ("module", 1000.0)])
+def test_what_an_order_costs_on_the_way_is_in_no_speedup(contract: str, kernel_us: float) -> None:
+    """Seen on an H200: an order cost a plan 0.6 ms, a baseline 1 ms, and in bursts of 10 ms that was a speedup of 4%."""
+    eager, null = Orders(1000.0), Orders(400.0)  # its two calls take 200 µs
+    pair = eager.pair(contract, Orders(kernel_us), null)
+    assert pair.log_us("eager") == pytest.approx(math.log(100.0))
+    assert pair.log_us(KERNEL) == pytest.approx(math.log(100.0), abs=1e-9)
+
+
+@pytest.mark.parametrize("contract", ["host", "module"])
+def test_time_that_host_code_leaves_out_of_its_claim_counts(contract: str) -> None:
+    path_us = {"host": 600.0, "module": 1000.0}[contract]
+    pair = Orders(1000.0).pair(contract, Orders(path_us, hidden_us=3000.0), Orders(400.0))
+    assert pair.log_us(KERNEL) == pytest.approx(math.log(100.0), abs=1e-9)
+
+
+def test_what_was_subtracted_from_the_judges_clock_is_said() -> None:
+    found = s.describe([Orders(1000.0).pair("module", Orders(1000.0), Orders(400.0))])
+    assert any(line.startswith("by the judge's clock, less 1000 µs for the order and its reply") for line in found), found
+    assert not any("judge's clock" in line for line in s.describe([Orders(1000.0).pair("plan", Orders(600.0), Orders(400.0))]))
+
+
+@pytest.mark.parametrize(("after_us", "busy"), [(60.0, False), (400.0, False), (30_000.0, True)])
+def test_work_left_on_the_device_for_the_baselines_turn_is_a_doubt(after_us: float, busy: bool) -> None:
+    left = s.ContestantTurn(burst(9.0), (replace(burst(9.0), after_us=after_us),) * 3)
+    pairs = [s.SustainedPair({KERNEL: [left, left]}, on_gpu=True, rest_us=50.0)] * 3
+    assert bool(s.still_busy(pairs)) == busy
 
 
 def test_the_budget_limits_the_bursts_of_a_slow_kernel_but_not_below_two() -> None:
@@ -286,6 +379,13 @@ def test_on_a_cpu_every_burst_is_fresh_and_only_contention_is_a_doubt() -> None:
     assert not s.skipped_work([noisy, calm])
     assert s.skipped_work([noisy, noisy]).startswith("not corroborated")
     assert not s.skipped_work([noisy, noisy], sure=True)
+
+
+def test_threads_that_wait_for_each_other_are_no_contention_while_nothing_else_uses_the_cores() -> None:
+    """Seen on two cores: 58 of 60 bursts of a quiet machine's softmax were marked, and nothing was corroborated."""
+    loud = s.SustainedPair({KERNEL: [s.ContestantTurn(burst(9.0), (burst(9.0, disturbed=True),) * 3)] * 2})
+    assert s.skipped_work([loud])
+    assert not s.skipped_work([loud.without_marks()])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from engine.domain import stats
 from engine.domain.model import Device, Interval, Signature, Verification
 from engine.domain.preparation import Peaks
 from engine.trial.judge import roofline
-from engine.trial.judge.timing import NULL, PairTimes, hidden_us
+from engine.trial.judge.timing import NULL, PairTimes, busy_after, hidden_us
 
 _PLAUSIBLE = 0.8
 """A time whose whole interval is below this share of the floor by bytes is impossible: faster than 1.25 times SOL."""
@@ -24,8 +24,6 @@ _BLATANT_US, _BLATANT_SHARE = 300.0, 0.5
 _RESOLVED_TIMES, _RESOLVED_US = 20.0, 1000.0
 """A time is resolved if its interval, with the error of what was subtracted, ends below this multiple of it, or no more than so
 many microseconds above it."""
-_AFTER_TIMES, _AFTER_US = 3.0, 300.0
-"""The judge's next operation after a reply may take so many times as long as after a null kernel's, and microseconds more."""
 _BUSY_SHARE, _BUSY_US = 0.2, 50.0
 """How long the device may be busy after the kernel's last event: a share of the kernel's time, and microseconds."""
 
@@ -49,9 +47,9 @@ def timing_doubts(
         doubts.append("not corroborated: the judge's clock measured more time than the runner claims")
     if statistics.median(t.idle_us for t in times) > _BUSY_SHARE * counted.value + _BUSY_US:
         doubts.append("the device was still busy after the kernel's last event")
-    after = statistics.median(t.after_us for t in times)
-    if after > _AFTER_TIMES * statistics.median(t.after_us for p in pairs for t in p.times[NULL]) + _AFTER_US:
-        doubts.append(f"the device was still busy after the reply: the judge's next operation took {after:.0f} µs")
+    rest_us = statistics.median(t.after_us for p in pairs for t in p.times[NULL])
+    if busy := busy_after(statistics.median(t.after_us for t in times), rest_us):
+        doubts.append(busy)
     return tuple(doubts)
 
 

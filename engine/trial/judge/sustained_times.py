@@ -3,15 +3,17 @@
 A *burst* is one order for many calls. A *turn* is one contestant's bursts: one on inputs that its process has not seen, then
 until the time of a call has settled, then those that count. On a CPU each of these has inputs of its own; on a GPU they come
 back, and in the last turn there is one more burst on inputs drawn again, and of a kernel the same once more on these. Each
-contestant has two turns in a process pair, A-B-B-A. A burst lasts many times as long as an order and its reply take, so that
-the judge's clock needs no help of the runner's.
+contestant has two turns in a process pair, A-B-B-A.
+
+The clock of a trusted runner counts: of baselines, and of kernels without host code. It excludes the order and its reply. For
+other kernels the judge's clock counts, less what those cost on the same path (``charged``).
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -21,7 +23,7 @@ from engine.domain.model import Interval
 from engine.domain.regimes import ClockAndPower
 from engine.trial.judge.call_times import Timing
 from engine.trial.judge.conditions import UnderLoad
-from engine.trial.judge.timing import KERNEL
+from engine.trial.judge.timing import KERNEL, busy_after
 
 _LEAST_US = 0.1
 """The least time of a burst that is counted."""
@@ -52,6 +54,18 @@ class Unthrottled:
 
 
 @dataclass(frozen=True, slots=True)
+class Capped:
+    """Bursts while the power limit lowers a clock. In the pause between two it rises again, and falls within a longer one."""
+
+    burst_us: float
+    least: int
+    most: int
+    counted: int
+    steady: float
+    """At the limit the clock swings: bursts of 250 ms differed by 6% on an H200."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pace:
     """How long bursts are and how many there are, by kind of device."""
 
@@ -70,6 +84,8 @@ class Pace:
     """Whether inputs come back in bursts that count. Otherwise these have at most as many calls as there are slots."""
     unthrottled: Unthrottled | None = None
     """What is enough while no clock is lowered."""
+    capped: Capped | None = None
+    """What is wanted once one is."""
 
     def calls(self, last: Burst) -> int:
         """Calls of the burst after ``last``."""
@@ -82,19 +98,27 @@ class Pace:
     def shared(self, workloads: int) -> Pace:
         """The pace on each workload of a suite."""
         few = max(1, min(workloads, 4))
-        return replace(self, burst_us=self.burst_us / few, budget_us=self.budget_us / few)
+        capped = self.capped and replace(self.capped, burst_us=self.capped.burst_us / few)
+        return replace(self, burst_us=self.burst_us / few, budget_us=self.budget_us / few, capped=capped)
 
     @property
-    def strict(self) -> Pace:
+    def lowered(self) -> Pace:
         """The pace where a clock is lowered."""
-        return replace(self, unthrottled=None)
+        if self.capped is None:
+            return replace(self, unthrottled=None)
+        how = self.capped
+        return replace(
+            self, burst_us=how.burst_us, least=how.least, most=how.most, counted=how.counted, steady=how.steady,
+            unthrottled=None, capped=None,
+        )  # fmt: skip
 
 
 PACES = {
-    "cuda": Pace(40e3, 6, 16, 4, 1e6, 0.004, unthrottled=Unthrottled(5, 0.02)),
+    "cuda": Pace(40e3, 6, 16, 4, 1e6, 0.004, unthrottled=Unthrottled(5, 0.02), capped=Capped(250e3, 2, 4, 2, 0.05)),
     "cpu": Pace(10e3, 4, 12, 5, 0.3e6, 0.03, repeats=False),
 }
-"""A GPU's power limit takes about 0.1 s to lower the clock: at least 0.2 s of load come before the time counts."""
+"""A GPU's power limit takes about 0.1 s to lower the clock: at least 0.2 s of load come before the time counts. On an H200
+eager's matmul_fp16 took 190 µs in bursts of 40 ms, and 219 µs in the third second without a pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,27 +127,40 @@ class Burst:
 
     calls: int
     wall_us: float
-    """By the judge's clock, less the cost of an empty call; no less than the runner claims."""
+    """By the judge's clock, from the order to the reply."""
     claimed_us: float
+    """By the runner's clock, until the device is idle."""
     enqueue_us: float
     disturbed: bool = False
     cost_us: float = 0.0
+    """What an order and its reply take beside the calls."""
+    trusted: bool = False
+    """Whether the runner's clock counts."""
+    after_us: float = 0.0
+    """Time of the judge's next operation on the device, right after the reply; 0 if not taken."""
 
     @classmethod
-    def timed(cls, calls: int, timing: Timing, cost_us: float) -> Burst:
+    def timed(cls, calls: int, timing: Timing, cost_us: float, *, trusted: bool = False) -> Burst:
         """A burst from the timing of its order."""
-        wall = max(_LEAST_US, timing.wall_us - cost_us, timing.claimed_us)
-        return cls(calls, wall, timing.claimed_us, timing.enqueue_us, timing.disturbed, cost_us)
+        claimed = timing.claimed_us + timing.idle_us
+        return cls(
+            calls, timing.wall_us, claimed, timing.enqueue_us, timing.disturbed, cost_us, trusted, timing.after_us
+        )  # fmt: skip
+
+    @property
+    def judged_us(self) -> float:
+        """By the judge's clock, less the cost; no less than the runner claims."""
+        return max(_LEAST_US, self.wall_us - self.cost_us, self.claimed_us)
 
     @property
     def call_us(self) -> float:
         """The time of one call."""
-        return self.wall_us / self.calls
+        return (self.claimed_us if self.trusted else self.judged_us) / self.calls
 
     @property
     def most_us(self) -> float:
         """The most that one call can have taken: a short burst may take less than its order and reply usually do."""
-        return (self.wall_us + self.cost_us) / self.calls
+        return max(_LEAST_US, self.wall_us, self.claimed_us) / self.calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +180,20 @@ class ContestantTurn:
     """The same once more on the same inputs: what calls take after a pause where results could be reused."""
 
     @property
+    def quiet(self) -> Sequence[Burst]:
+        """The undisturbed bursts that count, or all if those are too few."""
+        quiet = [one for one in self.counted if not one.disturbed]
+        return quiet if len(quiet) >= _FEWEST else self.counted
+
+    @property
     def call_us(self) -> float:
-        """The time of one call: the median over the undisturbed bursts, or over all if those are too few."""
-        quiet = [one.call_us for one in self.counted if not one.disturbed]
-        return statistics.median(quiet if len(quiet) >= _FEWEST else [one.call_us for one in self.counted])
+        """The time of one call: the median over the bursts that count."""
+        return statistics.median(one.call_us for one in self.quiet)
+
+    def changed(self, change: Callable[[Burst], Burst]) -> ContestantTurn:
+        """The same turn with each burst changed."""
+        late, again = (None if one is None else change(one) for one in (self.late, self.again))
+        return replace(self, fresh=change(self.fresh), counted=tuple(map(change, self.counted)), late=late, again=again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +205,29 @@ class SustainedPair:
     """The time that the operands of one call take to move at the device's bandwidth; 0 where the caches cannot hold them."""
     on_gpu: bool = False
     """There inputs come back."""
+    rest_us: float = 0.0
+    """Time of the judge's operation on the device after an empty call."""
+
+    def charged(self, name: str, trusted: str) -> SustainedPair:
+        """The same pair, where the orders of ``name`` cost as much as those of ``trusted`` on the same path did.
+
+        The path of a module costs more than that of an empty call: 1 ms and 0.6 ms of a burst on an H200.
+        """
+        costs = [max(0.0, one.wall_us - one.claimed_us) for turn in self.turns[trusted] for one in turn.quiet]
+        cost_us = statistics.median(costs)
+
+        def charge(burst: Burst) -> Burst:
+            return replace(burst, cost_us=cost_us)
+
+        return replace(self, turns={**self.turns, name: [turn.changed(charge) for turn in self.turns[name]]})
+
+    def without_marks(self) -> SustainedPair:
+        """The same pair, no burst disturbed: nothing beside the trial used the cores, and its threads waited for each other."""
+
+        def clear(burst: Burst) -> Burst:
+            return replace(burst, disturbed=False)
+
+        return replace(self, turns={name: [turn.changed(clear) for turn in own] for name, own in self.turns.items()})
 
     def log_us(self, name: str) -> float:
         """The logarithm of the time of one call, over the turns."""
@@ -167,6 +237,11 @@ class SustainedPair:
     def calm(self) -> bool:
         """Whether every turn of the kernel has enough undisturbed bursts."""
         return all(sum(not one.disturbed for one in turn.counted) >= _FEWEST for turn in self.turns[KERNEL])
+
+
+def is_lowered(reading: UnderLoad | None) -> bool:
+    """Whether a limit lowered the clock."""
+    return reading is not None and bool(reading.slowed_by)
 
 
 def is_steady(call_us: Sequence[float], pace: Pace) -> bool:
@@ -180,7 +255,7 @@ def is_unthrottled(call_us: Sequence[float], readings: Sequence[UnderLoad | None
     ``readings``: of the device during each burst.
     """
     enough = pace.unthrottled
-    if enough is None or any(reading is None or reading.slowed_by for reading in readings[-(enough.least // 2) :]):
+    if enough is None or any(reading is None or is_lowered(reading) for reading in readings[-(enough.least // 2) :]):
         return False
     return _agree(call_us, enough.least, enough.steady)
 
@@ -230,23 +305,33 @@ def skipped_work(pairs: Sequence[SustainedPair], *, sure: bool = False) -> str:
     usual = math.exp(statistics.fmean(pair.log_us(KERNEL) for pair in pairs))
     burst_us = max(_FRESH_US, min(_context_us(pairs), _MOST_CONTEXT_US))
     times = _BLATANT_TIMES if sure else 1.0
-    for bursts, share, cold in ((early, _FRESH_SHARE, _COLD_TIMES), (late, _LATE_SHARE, _LATE_COLD_TIMES)):
+    lowered = any(is_lowered(reading) for own in turns for turn in own for reading in turn.readings)
+    rested = min(usual, again_us) if lowered and again_us else usual  # a pause lets a lowered clock rise
+    for bursts, share, cold, seen_us in (
+        (early, _FRESH_SHARE, _COLD_TIMES, usual),
+        (late, _LATE_SHARE, _LATE_COLD_TIMES, rested),
+    ):
         took, calls = _fastest(bursts)
         if bursts and not took:
             return "" if sure else "not corroborated: every burst on fresh inputs was disturbed by CPU contention"
         cold_us = cold * pairs[0].moving_us
-        if took <= times * ((1 + share) * usual + cold_us + burst_us / calls) or (sure and _quiet(bursts) < _FEWEST):
+        if took <= times * ((1 + share) * seen_us + cold_us + burst_us / calls) or (sure and _quiet(bursts) < _FEWEST):
             continue
         if took > times * ((1 + share) * again_us + cold_us):
-            return (
-                f"calls on inputs seen before take {usual:.1f} µs, on fresh ones {took:.1f} µs: does it reuse earlier results?"
-            )
+            times_us = f"{seen_us:.1f} µs, on fresh ones {took:.1f} µs"
+            return f"calls on inputs seen before take {times_us}: does it reuse earlier results?"
         if not sure:
             return (
                 f"not corroborated: after a pause, calls on inputs seen before take {again_us:.1f} µs, back to back "
                 f"{usual:.1f} µs: whether they reuse earlier results would not show"
             )
     return ""
+
+
+def still_busy(pairs: Sequence[SustainedPair]) -> str:
+    """A doubt if the device was still busy after the kernel's bursts: that would slow the next contestant's. Empty without."""
+    after_us = statistics.median(one.after_us for pair in pairs for turn in pair.turns[KERNEL] for one in turn.counted)
+    return busy_after(after_us, statistics.median(pair.rest_us for pair in pairs))
 
 
 def _quiet(bursts: Sequence[Burst]) -> int:
@@ -261,7 +346,7 @@ def _fastest(bursts: Sequence[Burst]) -> tuple[float, int]:
 def _context_us(pairs: Sequence[SustainedPair]) -> float:
     """What a burst of another contestant takes longer because its inputs were drawn just before; the median."""
     excess = [
-        (turn.late.call_us - turn.call_us) * turn.late.calls
+        turn.late.judged_us - turn.late.calls * statistics.median(one.judged_us / one.calls for one in turn.quiet)
         for pair in pairs
         for name, turns in pair.turns.items()
         for turn in turns
@@ -281,8 +366,13 @@ def describe(pairs: Sequence[SustainedPair]) -> tuple[str, ...]:
         lines.append(f"{disturbed} of {len(bursts)} bursts disturbed by CPU contention")
     if pairs[0].on_gpu and all(burst.enqueue_us > _HOST_SHARE * burst.claimed_us for burst in bursts):
         lines.append("host-bound: the host enqueues calls no faster than the device runs them")
+    if not bursts[0].trusted and (cost := statistics.median(burst.cost_us for burst in bursts)):
+        length = statistics.median(burst.wall_us for burst in bursts)
+        lines.append(
+            f"by the judge's clock, less {cost:.0f} µs for the order and its reply, in bursts of {length / 1e3:.1f} ms"
+        )
     readings = [reading for turn in turns for reading in turn.readings]
-    slowed = [reading for reading in readings if reading.slowed_by]
+    slowed = [reading for reading in readings if is_lowered(reading)]
     if slowed:
         why = ", ".join(dict.fromkeys(reason for one in slowed for reason in one.slowed_by))
         lines.append(f"throttled: {why} in {len(slowed)} of {len(readings)} bursts")

@@ -13,7 +13,7 @@ from engine.trial.judge.baselines import Baselines
 from engine.trial.judge.interleaving import Contestants
 from engine.trial.judge.judge_tools import JudgeTools
 from engine.trial.judge.sustained import SustainedTrial
-from engine.trial.judge.sustained_times import PACES, SustainedPair
+from engine.trial.judge.sustained_times import PACES, SustainedPair, still_busy
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.timing import KERNEL
 
@@ -56,7 +56,7 @@ class SustainedWorkload:
 
     def doubts(self, pairs: Sequence[SustainedPair]) -> tuple[str, ...]:
         """Doubts about the kernel's bursts."""
-        return tuple(filter(None, (sustained_times.skipped_work(pairs), self._faster_than_possible(pairs))))
+        return tuple(filter(None, (sustained_times.skipped_work(pairs), still_busy(pairs), self._faster_than_possible(pairs))))
 
     def evidence(self, pairs: Sequence[SustainedPair]) -> tuple[str, ...]:
         """The doubts that noise cannot explain."""

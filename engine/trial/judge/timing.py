@@ -54,6 +54,8 @@ _REPORTED = 0.02
 """Uncertainty below this share of the kernel's time is not reported."""
 _IDLE_JITTER_US = 3.0
 """What an empty wait for the device varies by."""
+_AFTER_TIMES, _AFTER_US = 3.0, 300.0
+"""The judge's next operation after a reply may take so many times as long as after a null kernel's, and microseconds more."""
 _SHARE, _SLACK_US = 0.1, 20.0
 """Unexplained time that is allowed: a share of the claim, and microseconds."""
 _FEWEST_CLAIMS = 9
@@ -241,6 +243,13 @@ def hidden_us(pairs: Sequence[PairTimes]) -> float:
     jitter = statistics.median(abs(n - usual) for n in (null_us if calm else sorted(null_us)[: len(null_us) // 2 + 1]))
     jitter = max(jitter, _SCREEN_JITTER * usual) if screened else jitter
     return beside - (usual + _SHARE * claimed + 3 * jitter + _SLACK_US)
+
+
+def busy_after(after_us: float, rest_us: float) -> str:
+    """A doubt if the judge's next operation on the device took far longer than after a null kernel (``rest_us``)."""
+    if after_us <= _AFTER_TIMES * rest_us + _AFTER_US:
+        return ""
+    return f"the device was still busy after the reply: the judge's next operation took {after_us:.0f} µs"
 
 
 def _centre(values: Sequence[float], *, calm: bool) -> float:
