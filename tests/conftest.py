@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from support.places import APP_FOLDERS
 
 from engine.journal import store
 from engine.trial.lease import LEASES
@@ -153,6 +154,14 @@ def _own_leases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests wait neither for other workers nor for the user's own evaluations."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(LEASES, str(tmp_path_factory.mktemp("leases")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_app_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The apps of all tests write below the run's folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(APP_FOLDERS, str(tmp_path_factory.mktemp("apps")))
         yield
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
-import shutil
+import os
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from support import builders, sessions
+from support.places import APP_FOLDERS
 from support.scripted import ScriptedProposer
 from textual.pilot import Pilot
 
@@ -95,10 +95,8 @@ class FakeOpener(SessionOpener):
 
 
 def own_folder() -> str:
-    """A folder for the files beside an app's keymap, which the app writes. It goes with the process."""
-    folder = tempfile.mkdtemp(prefix="espalier-test-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    """A folder for the files beside an app's keymap, which the app writes."""
+    return tempfile.mkdtemp(prefix="espalier-test-", dir=os.environ.get(APP_FOLDERS))
 
 
 def app(opener: FakeOpener | None = None, action: str = "home", subject: object = None, *, keymap: Path | None = None,
