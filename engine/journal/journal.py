@@ -1,7 +1,8 @@
 """The append-only log of a session, ``journal.jsonl``: one writer, many readers, whole lines only.
 
 Opening repairs a file that a killed process left incomplete. About events, this module only requires that the first is
-``session.opened``, that sequence numbers have no gaps, and what ``references`` checks.
+``session.opened``, that sequence numbers have no gaps, and what ``references`` and ``plausible``
+check.
 
 A kill loses at most the batch being written: the file may end within that batch, and a torn last line is set aside. Lines go to
 the operating system at every append and are synced to disk by ``sync``.
@@ -23,7 +24,7 @@ from typing import BinaryIO
 from engine.domain.errors import JournalCorrupt, JournalError, JournalUnwritable
 from engine.domain.events import Entry, Event, SessionOpened
 from engine.domain.model import Author
-from engine.journal import codec
+from engine.journal import codec, plausible
 from engine.journal.blobs import Blobs
 from engine.journal.lock import WriterLock, unwritable_error
 from engine.journal.references import References
@@ -351,7 +352,7 @@ def _entry(line: bytes, seq: int, name: str, named: References) -> Entry:
         raise codec.damaged(f"has sequence number {given} or out of order)", seq + 1, name)
     if seq == 0 and not isinstance(entry.event, SessionOpened):
         raise codec.damaged("is not session.opened (the beginning is missing)", 1, name)
-    if fault := named.fault(entry):
+    if fault := named.fault(entry) or plausible.fault(entry):
         raise codec.damaged(fault, seq + 1, name)
     return entry
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from support.stored import stored
 
 from engine.domain import events as e
 from engine.domain.errors import JournalCorrupt, JournalError, JournalLocked, JournalTooNew, JournalUnwritable
+from engine.domain.figures import Interval
 from engine.domain.model import ENGINE, ENGINEER
 from engine.journal import codec, journal
 from engine.journal.journal import NAME, Journal, JournalContents, read, tail, whole_lines
@@ -334,6 +337,28 @@ def test_an_empty_journal_and_one_that_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / NAME).mkdir()
     with pytest.raises(JournalError, match="cannot be read"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high"),
+    [(-2.0, -3.0, -1.0), (2.0, 3.0, 1.0), (9.0, 1.0, 3.0), (math.nan, math.nan, math.nan), (2.0, math.nan, 3.0)],
+)
+def test_an_interval_that_no_measurement_gives_is_damage(tmp_path: Path, value: float, low: float, high: float) -> None:
+    path = tmp_path / "edited"
+    edited = e.SessionPrepared(b.device(), replace(b.preparation(), same=Interval(value, low, high)))
+    with Journal.create(path) as log:
+        log.append((b.opened(), edited), ENGINE, lambda: b.START)
+    with pytest.raises(JournalCorrupt, match=r"has an interval that no measurement gives \("):
+        read(path)
+
+
+@pytest.mark.parametrize("at", [-62_135_596_800.0, 253_402_300_799.0])
+def test_a_time_without_a_date_in_every_time_zone_is_damage(tmp_path: Path, at: float) -> None:
+    path = tmp_path / "edited"
+    with Journal.create(path) as log:
+        log.append((b.opened(), b.prepared()), ENGINE, lambda: at)
+    with pytest.raises(JournalCorrupt, match=r"^line 1 of \S+ has a time outside the years 1 to 9999: restore"):
+        read(path)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,11 @@ from engine.domain import events as e
 from engine.domain.errors import ProblemError
 from engine.domain.model import Author, CallRole, Succession, Usage
 from engine.domain.races import inverted
+from engine.journal.blobs import Blobs
 from engine.journal.journal import read
 from engine.report.facts.side_by_side import Budget, beside_comparable, course, side_by_side
 from engine.report.page import compare as page
+from engine.report.page import content, render
 from engine.report.text.lines import plain
 from engine.report.text.side_by_side import lines
 
@@ -55,13 +57,14 @@ def test_kernels_may_have_any_names(tmp_path: Path) -> None:
     assert [one.kernel for one in found.winners] == ["zero", "k2", "k6", "a last one"]
 
 
-@pytest.mark.parametrize("number", ["0.0", "-1.5"])
+@pytest.mark.parametrize("number", ["0.0", '{"$float":"inf"}'])
 def test_figures_of_a_damaged_journal_that_cannot_be_are_shown_all_the_same(tmp_path: Path, number: str) -> None:
     sessions.whole(tmp_path)
     journal = tmp_path / "journal.jsonl"
     journal.write_text(re.sub(r'("(?:value|low|high)":)[\d.e+-]+', rf"\g<1>{number}", journal.read_text()))
     found = read(tmp_path)
     assert lines(side_by_side([("one", found.entries), ("other", found.entries)]))
+    assert "█" in render.markdown(content.page("one", found.entries, Blobs(tmp_path).text))
     ratios = [one.event.ratio for one in found.entries if isinstance(one.event, e.KernelRaced)]
     assert any(ratio is not None and inverted(ratio) for ratio in ratios)
 

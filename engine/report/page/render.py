@@ -145,10 +145,10 @@ def _tree_line(row: TreeRow) -> str:
 
 
 def _climb_lines(page: Page) -> Iterator[str]:
-    """One bar per kernel that took the lead."""
-    most = max((step.speedup for step in page.climb.incumbents), default=1.0)
+    """One bar per kernel that took the lead. Of an infinite speedup, as in a damaged journal, it is as long as the longest."""
+    most = max((step.speedup for step in page.climb.incumbents if math.isfinite(step.speedup)), default=0.0) or 1.0
     for step in page.climb.incumbents:
-        bar = "█" * max(1, round(_CLIMB_BAR * step.speedup / most))
+        bar = "█" * max(1, round(_CLIMB_BAR * min(step.speedup / most, 1.0)))
         yield f"{step.kernel:>5}  {bar} {digits(step.speedup)}×"
 
 

@@ -90,8 +90,8 @@ def _bar(course: Course, budget: Budget, spent: float, step: float, low: float, 
 
 
 def _logarithm(point: CoursePoint) -> float:
-    """That of a speedup, which only a damaged journal has as 0 or less."""
-    return math.log(max(point.speedup.value, 1e-300))
+    """That of a speedup, which only a damaged journal has as 0 or infinite."""
+    return math.log(min(max(point.speedup.value, 1e-300), 1e300))
 
 
 def spent_words(row: Row) -> str:
