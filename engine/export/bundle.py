@@ -27,7 +27,9 @@ from engine.domain.model import Blob
 from engine.journal import journal
 from engine.journal.blobs import FOLDER as BLOBS
 from engine.journal.blobs import Blobs, is_blob_name
+from engine.journal.codec import LFS_POINTER
 from engine.journal.lock import unwritable_error
+from engine.journal.regular_file import open_regular
 
 SUFFIX = ".tar.gz"
 SUFFIXES = (SUFFIX, ".tgz", ".tar")
@@ -91,10 +93,13 @@ def unpack(archive: Path, folder: Path) -> Path:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise JournalError(f"{folder} already exists: use a new or an empty folder")
     try:
-        source = archive.open("rb")
+        source = open_regular(archive)
     except OSError as error:
         raise JournalError(f"cannot read bundle {archive} ({error.strerror})") from error
     with source:
+        if source.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise JournalCorrupt(f"bundle {archive} is a Git LFS pointer: fetch the file with `git lfs pull`")
+        source.seek(0)
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".unpacking-"))

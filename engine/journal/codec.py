@@ -42,6 +42,8 @@ _FLOAT = "$float"
 _NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _MARK = b'"$'
 _CONFLICT_MARKS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""How a file begins that stands for another one, which Git LFS has not fetched."""
 _ADDED: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(
         (
@@ -260,6 +262,8 @@ def _decode_reason(line: bytes, error: Exception) -> str:
         return "it is UTF-16 text, not UTF-8"
     if line.startswith(_CONFLICT_MARKS):
         return "it is the mark of a merge conflict"
+    if line.startswith(LFS_POINTER):
+        return "it is a Git LFS pointer, and `git lfs pull` fetches the file"
     return str(error) if line.strip() else "it is blank"
 
 

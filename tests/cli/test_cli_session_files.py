@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import tarfile
 import tempfile
 from pathlib import Path
@@ -88,6 +89,15 @@ def test_a_file_that_is_no_bundle_is_one_line_and_leaves_nothing(
             assert str(file) in espalier(command[0], file, command[1]).error_line()
     assert sessions(home) == ["scripted"]
     assert not (home / "evil").exists()
+
+
+def test_a_git_lfs_pointer_or_a_pipe_in_the_place_of_a_bundle_is_named(espalier: Call, home: Path, tmp_path: Path) -> None:
+    pointer, pipe = tmp_path / "pointer.tar.gz", tmp_path / "pipe.tar.gz"
+    pointer.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    os.mkfifo(pipe)
+    for arguments in (("session", "import", pointer), ("open", pointer, "--headless"), ("replay", pointer, "--headless")):
+        assert f"{pointer} is a Git LFS pointer: fetch the file with `git lfs pull`" in espalier(*arguments).error_line()
+    assert f"cannot read bundle {pipe} (not a regular file)" in espalier("session", "import", pipe).error_line()
 
 
 def test_deleting_asks_first(espalier: Call, home: Path, recorded: Path) -> None:

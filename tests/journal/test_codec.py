@@ -170,6 +170,7 @@ def _with(**changes: object) -> bytes:
         (_with().decode().encode("utf-16"), "UTF-16"),
         (b"<<<<<<< HEAD", "mark of a merge conflict"),
         (b">>>>>>> other\r", "mark of a merge conflict"),
+        (b"version https://git-lfs.github.com/spec/v1", "`git lfs pull` fetches the file"),
         (b"[" * 100_000, "object"),
         (_with(seq=-1), "seq"),
         (_with(seq="4"), "seq"),
