@@ -230,9 +230,16 @@ def state_of(folder: Path) -> SessionState:
     return advance(SessionState(), journal.read(folder).entries)
 
 
-def summaries() -> list[SessionSummary]:
-    """All sessions, latest activity first. Never raises for a damaged session."""
-    return sorted((summary(folder) for folder in _folders_with_journals()), key=lambda s: s.last_activity, reverse=True)
+def summaries(searched: Path | None = None) -> list[SessionSummary]:
+    """All sessions, latest activity first. Never raises for a damaged session.
+
+    ``searched``: the one that the caller searches. It is among them wherever it lies, by this path.
+    """
+    found = _folders_with_journals()
+    if searched is not None:
+        here = os.path.realpath(searched)
+        found = (searched, *(folder for folder in found if os.path.realpath(folder) != here))
+    return sorted((summary(folder) for folder in found), key=lambda s: s.last_activity, reverse=True)
 
 
 def summary(folder: Path) -> SessionSummary:

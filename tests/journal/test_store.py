@@ -188,6 +188,13 @@ def test_a_journal_that_is_no_file_is_listed_with_its_reason(make: Callable[[Pat
         store.resolve("odd")
 
 
+def test_the_session_that_is_searched_is_listed_once_wherever_it_lies(root: Path, tmp_path: Path) -> None:
+    inside, elsewhere = stored(root / "inside", b.first_round()), stored(tmp_path / "elsewhere", b.first_round())
+    (tmp_path / "link").symlink_to(inside)
+    assert {one.folder for one in store.summaries(elsewhere)} == {inside, elsewhere}
+    assert [one.folder for one in store.summaries(tmp_path / "link")] == [tmp_path / "link"]
+
+
 def test_without_a_root_there_are_no_sessions() -> None:
     assert store.summaries() == []
 

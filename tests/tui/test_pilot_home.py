@@ -542,6 +542,23 @@ def test_the_search_continues_while_home_is_shown(home: Path) -> None:
     assert len(store.state_of(home / "s").kernels) == 10
 
 
+def test_home_lists_the_session_that_is_searched_in_a_folder_of_its_own(home: Path, tmp_path: Path) -> None:
+    async def body() -> None:
+        app = ui.app(ui.FakeOpener(), "new", ui.new(tmp_path / "elsewhere", "ask"))
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, GateScreen))
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen) and isinstance(app.focused, SessionTable))
+            assert "● running" in ui.screen_text(app)
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen | GateScreen))
+            await app._leave()
+
+    sessions.run(body)
+
+
 @pytest.mark.slow
 def test_user_defined_keys(home: Path, tmp_path: Path) -> None:
     sessions.whole(home / "old")

@@ -219,7 +219,7 @@ class HomeScreen(Screen[None]):
     @work(exclusive=True, group="summaries")
     async def action_refresh(self) -> None:
         """Reload the list of sessions."""
-        summaries, fault = await while_shown(self, asyncio.to_thread(_summaries))
+        summaries, fault = await while_shown(self, asyncio.to_thread(_summaries, self._searched()))
         if fault:
             self.notify(fault, severity="warning", markup=False)
         is_first, self._was_read = not self._was_read, True
@@ -393,7 +393,7 @@ def _brand(devices: Sequence[tuple[str, str]] = ()) -> Content:
     return Content.assemble((" Espalier ", "bold $primary"), (f" {TAG_LINE}{where}", "$text-muted"))
 
 
-def _summaries() -> tuple[list[store.SessionSummary], str]:
+def _summaries(searched: Path | None) -> tuple[list[store.SessionSummary], str]:
     from engine.journal import store
 
-    return store.summaries(), store.root_fault()
+    return store.summaries(searched), store.root_fault()
