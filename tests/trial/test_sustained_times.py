@@ -292,6 +292,23 @@ def test_time_that_host_code_leaves_out_of_its_claim_counts(contract: str) -> No
     assert pair.log_us(KERNEL) == pytest.approx(math.log(100.0), abs=1e-9)
 
 
+@pytest.mark.parametrize(("calls", "cost_us"), [(8, 680.0), (5, 575.0), (1, 435.0)])
+def test_a_burst_of_few_calls_is_not_charged_for_the_outputs_of_many(calls: int, cost_us: float) -> None:
+    """A module on a CPU that was slow on inputs it had seen got bursts of one call that count, less what eight cost."""
+    eight = s.Burst(8, 8 * 600.0 + 680.0, 8 * 600.0, 0.0, trusted=True)
+    few = s.Burst(calls, calls * 600.0 + cost_us, 1.0, 0.0, cost_us=400.0)
+    turns = {"eager": [s.ContestantTurn(eight, (eight,) * 3)] * 2, KERNEL: [s.ContestantTurn(few, (few,) * 3)] * 2}
+    found = s.SustainedPair(turns).charged(KERNEL, "eager", slots=8)
+    assert found.log_us(KERNEL) == pytest.approx(math.log(600.0))
+    on_gpu = s.SustainedPair(turns, on_gpu=True).charged(KERNEL, "eager", slots=8)
+    assert on_gpu.turns[KERNEL][0].counted[0].cost_us == 680.0
+
+
+def test_a_trusted_clock_that_has_not_moved_is_no_error() -> None:
+    still = replace(burst(0.0, 8), trusted=True)
+    assert s.SustainedPair({KERNEL: [s.ContestantTurn(still, (still,) * 3)]}).log_us(KERNEL) < 0.0
+
+
 def test_what_was_subtracted_from_the_judges_clock_is_said() -> None:
     found = s.describe([Orders(1000.0).pair("module", Orders(1000.0), Orders(400.0))])
     assert any(line.startswith("by the judge's clock, less 1000 µs for the order and its reply") for line in found), found

@@ -54,18 +54,6 @@ class Unthrottled:
 
 
 @dataclass(frozen=True, slots=True)
-class Capped:
-    """Bursts while the power limit lowers a clock. In the pause between two it rises again, and falls within a longer one."""
-
-    burst_us: float
-    least: int
-    most: int
-    counted: int
-    steady: float
-    """At the limit the clock swings: bursts of 250 ms differed by 6% on an H200."""
-
-
-@dataclass(frozen=True, slots=True)
 class Pace:
     """How long bursts are and how many there are, by kind of device."""
 
@@ -84,8 +72,8 @@ class Pace:
     """Whether inputs come back in bursts that count. Otherwise these have at most as many calls as there are slots."""
     unthrottled: Unthrottled | None = None
     """What is enough while no clock is lowered."""
-    capped: Capped | None = None
-    """What is wanted once one is."""
+    lowered: Pace | None = None
+    """The pace once one is. In the pause between two bursts a clock rises again, and falls within a longer one."""
 
     def calls(self, last: Burst) -> int:
         """Calls of the burst after ``last``."""
@@ -98,27 +86,17 @@ class Pace:
     def shared(self, workloads: int) -> Pace:
         """The pace on each workload of a suite."""
         few = max(1, min(workloads, 4))
-        capped = self.capped and replace(self.capped, burst_us=self.capped.burst_us / few)
-        return replace(self, burst_us=self.burst_us / few, budget_us=self.budget_us / few, capped=capped)
-
-    @property
-    def lowered(self) -> Pace:
-        """The pace where a clock is lowered."""
-        if self.capped is None:
-            return replace(self, unthrottled=None)
-        how = self.capped
-        return replace(
-            self, burst_us=how.burst_us, least=how.least, most=how.most, counted=how.counted, steady=how.steady,
-            unthrottled=None, capped=None,
-        )  # fmt: skip
+        lowered = self.lowered and self.lowered.shared(workloads)
+        return replace(self, burst_us=self.burst_us / few, budget_us=self.budget_us / few, lowered=lowered)
 
 
 PACES = {
-    "cuda": Pace(40e3, 6, 16, 4, 1e6, 0.004, unthrottled=Unthrottled(5, 0.02), capped=Capped(250e3, 2, 4, 2, 0.05)),
+    "cuda": Pace(40e3, 6, 16, 4, 1e6, 0.004, unthrottled=Unthrottled(5, 0.02), lowered=Pace(250e3, 2, 4, 2, 1e6, 0.05)),
     "cpu": Pace(10e3, 4, 12, 5, 0.3e6, 0.03, repeats=False),
 }
 """A GPU's power limit takes about 0.1 s to lower the clock: at least 0.2 s of load come before the time counts. On an H200
-eager's matmul_fp16 took 190 µs in bursts of 40 ms, and 219 µs in the third second without a pause."""
+eager's matmul_fp16 took 190 µs in bursts of 40 ms, and 219 µs in the third second without a pause. At the limit the clock
+swings: bursts of 250 ms differed by 6%."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +133,7 @@ class Burst:
     @property
     def call_us(self) -> float:
         """The time of one call."""
-        return (self.claimed_us if self.trusted else self.judged_us) / self.calls
+        return (max(_LEAST_US, self.claimed_us) if self.trusted else self.judged_us) / self.calls
 
     @property
     def most_us(self) -> float:
@@ -208,16 +186,18 @@ class SustainedPair:
     rest_us: float = 0.0
     """Time of the judge's operation on the device after an empty call."""
 
-    def charged(self, name: str, trusted: str) -> SustainedPair:
+    def charged(self, name: str, trusted: str, slots: int) -> SustainedPair:
         """The same pair, where the orders of ``name`` cost as much as those of ``trusted`` on the same path did.
 
-        The path of a module costs more than that of an empty call: 1 ms and 0.6 ms of a burst on an H200.
+        The path of a module costs more than that of an empty call: 1 ms and 0.6 ms of a burst on an H200. On a CPU a part of
+        that is for the outputs of the last calls, one a slot: a burst of fewer calls does not pay for all of it.
         """
-        costs = [max(0.0, one.wall_us - one.claimed_us) for turn in self.turns[trusted] for one in turn.quiet]
-        cost_us = statistics.median(costs)
+        theirs = [(one.wall_us - one.claimed_us, min(one.calls, slots)) for turn in self.turns[trusted] for one in turn.quiet]
+        cost_us, outputs = (statistics.median(column) for column in zip(*theirs, strict=True))
 
         def charge(burst: Burst) -> Burst:
-            return replace(burst, cost_us=cost_us)
+            missing = 0.0 if self.on_gpu else max(0.0, 1.0 - min(burst.calls, slots) / outputs)
+            return replace(burst, cost_us=max(0.0, cost_us - missing * max(0.0, cost_us - burst.cost_us)))
 
         return replace(self, turns={**self.turns, name: [turn.changed(charge) for turn in self.turns[name]]})
 
