@@ -21,7 +21,8 @@ MIB = 1 << 20
 FIGURES = [
     (r"at ([\d.]+) times its measured bandwidth", 1 / plausibility._PLAUSIBLE),
     (r"reuse of less than (\d+)%", 100 * sustained_times._LATE_SHARE),
-    (r"a call's cost exceeds (\d+)% of the time", 100 * timing._REPORTED),
+    (r"a call's cost exceeds (\d+)% of the time", 100 * timing.REPORTED),
+    (r"Of an order's cost (\d+)% fall", 100 * sustained_times._IN_RUNNER),
     (r"exceeds its share, (\d+) processes", compiler_run._PROCESSES),
     (r"(\d+) GiB of scratch", compiler_run._FOLDER / (1 << 30)),
     (r"(\d+) MiB of output", compiler_run._PRINTED / MIB),

@@ -21,6 +21,7 @@ from engine.trial.judge.call_times import During, Timing
 from engine.trial.judge.conditions import UnderLoad
 from engine.trial.judge.interleaving import Contestants
 from engine.trial.judge.sustained import SustainedTrial
+from engine.trial.judge.sustained_workload import SustainedWorkload
 from engine.trial.judge.timing import KERNEL, NULL
 from engine.trial.messages import RunKernel
 
@@ -302,6 +303,20 @@ def test_a_burst_of_few_calls_is_not_charged_for_the_outputs_of_many(calls: int,
     assert found.log_us(KERNEL) == pytest.approx(math.log(600.0))
     on_gpu = s.SustainedPair(turns, on_gpu=True).charged(KERNEL, "eager", slots=8)
     assert on_gpu.turns[KERNEL][0].counted[0].cost_us == 680.0
+
+
+@pytest.mark.parametrize(
+    ("wall_us", "share", "resolved"),
+    [(10_000.0, 0.0, True), (5_000.0, math.log1p(180 / 4640), True), (560.0, math.log1p(0.9), True), (350.0, 7.5, False)],
+)
+def test_what_a_kernel_could_save_of_an_orders_cost_widens_the_interval(wall_us: float, share: float, resolved: bool) -> None:
+    """Seen on a CPU: calls of 20 µs in bursts of 0.56 ms were 0.71x [0.66, 0.76] of themselves."""
+    some = s.Burst(8, wall_us, 0.0, 0.0, cost_us=360.0)
+    pairs = [s.SustainedPair({KERNEL: [s.ContestantTurn(some, (some,) * 3)] * 2})] * 3
+    workload = SustainedWorkload(cast(Any, None), cast(Any, None), cast(Any, SimpleNamespace(claimable=0.01)), cast(Any, None))
+    assert workload.claimable(pairs) == pytest.approx(max(0.01, share), abs=0.01)
+    assert bool(s.unresolved(pairs)) == (not resolved)
+    assert s.cost_share([replace(pair, on_gpu=True) for pair in pairs]) == 0.0
 
 
 def test_a_trusted_clock_that_has_not_moved_is_no_error() -> None:

@@ -71,7 +71,7 @@ class SustainedSuite:
                 return frozenset()
             each = enumerate(zip(self.trials, pairs, strict=True))
             doubted = [place for place, (trial, own) in each if trial.sustained.doubts(own)]
-            return stopping.owed(logs, doubted, kind, self._claimable(), raced=bounds is not None)
+            return stopping.owed(logs, doubted, kind, self._claimable(pairs), raced=bounds is not None)
 
         def take(trial: WorkloadTrial, contest: Contestants, _: list[SustainedPair]) -> SustainedPair:
             ranking = {name: one for name, one in contest.baselines.items() if name == self.baseline}
@@ -85,10 +85,10 @@ class SustainedSuite:
         return [sustained_times.log_ratios(own, against, KERNEL) for own in pairs]
 
     def _ratio(self, pairs: Sequence[Sequence[SustainedPair]], against: str) -> Interval:
-        return stats.ratio_interval(stopping.mean_logs(self._logs(pairs, against)), self._claimable())
+        return stats.ratio_interval(stopping.mean_logs(self._logs(pairs, against)), self._claimable(pairs))
 
-    def _claimable(self) -> float:
-        return fmean(trial.baselines.claimable for trial in self.trials)
+    def _claimable(self, pairs: Sequence[Sequence[SustainedPair]]) -> float:
+        return fmean(trial.sustained.claimable(own) for trial, own in zip(self.trials, pairs, strict=True))
 
     def _raw(self, pairs: Sequence[Sequence[SustainedPair]]) -> bytes:
         return sustained_times.raw({trial.name: own for trial, own in zip(self.trials, pairs, strict=True)})

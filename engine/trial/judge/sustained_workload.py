@@ -13,7 +13,7 @@ from engine.trial.judge.baselines import Baselines
 from engine.trial.judge.interleaving import Contestants
 from engine.trial.judge.judge_tools import JudgeTools
 from engine.trial.judge.sustained import SustainedTrial
-from engine.trial.judge.sustained_times import PACES, SustainedPair, still_busy
+from engine.trial.judge.sustained_times import PACES, SustainedPair, still_busy, unresolved
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.timing import KERNEL
 
@@ -37,13 +37,17 @@ class SustainedWorkload:
     def figures(self, pairs: Sequence[SustainedPair], against: str) -> Sustained:
         """What the kernel's bursts show, with its speedup over ``against``."""
         doubts = self.doubts(pairs)
-        ratio = stats.ratio_interval(sustained_times.log_ratios(pairs, against, KERNEL), self.baselines.claimable)
+        ratio = stats.ratio_interval(sustained_times.log_ratios(pairs, against, KERNEL), self.claimable(pairs))
         calls = sum(burst.calls for pair in pairs for turn in pair.turns[KERNEL] for burst in turn.counted)
         return Sustained(
             sustained_times.call_time(pairs, KERNEL), {against: ratio}, calls, len(pairs),
             sustained_times.clock_and_power(pairs, KERNEL), sustained_times.clock_and_power(pairs, against),
             not doubts, (self._rotation(), *sustained_times.describe(pairs)), doubts,
         )  # fmt: skip
+
+    def claimable(self, pairs: Sequence[SustainedPair]) -> float:
+        """The smallest effect on this workload that is ever claimed, in logarithms."""
+        return max(self.baselines.claimable, sustained_times.cost_share(pairs))
 
     def measurement(self, pairs: Sequence[SustainedPair], against: str) -> Measurement:
         """``figures`` as a measurement, for a race."""
@@ -56,7 +60,8 @@ class SustainedWorkload:
 
     def doubts(self, pairs: Sequence[SustainedPair]) -> tuple[str, ...]:
         """Doubts about the kernel's bursts."""
-        return tuple(filter(None, (sustained_times.skipped_work(pairs), still_busy(pairs), self._faster_than_possible(pairs))))
+        found = (sustained_times.skipped_work(pairs), still_busy(pairs), unresolved(pairs), self._faster_than_possible(pairs))
+        return tuple(filter(None, found))
 
     def evidence(self, pairs: Sequence[SustainedPair]) -> tuple[str, ...]:
         """The doubts that noise cannot explain."""

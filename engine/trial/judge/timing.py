@@ -50,7 +50,7 @@ _LEAST_US = 0.1
 """The least time that is counted."""
 _IN_RUNNER = 0.25
 """Share of a call's cost that falls into the runner's process on a CPU, where a kernel could save it."""
-_REPORTED = 0.02
+REPORTED = 0.02
 """Uncertainty below this share of the kernel's time is not reported."""
 _IDLE_JITTER_US = 3.0
 """What an empty wait for the device varies by."""
@@ -166,7 +166,7 @@ def cost_share(pairs: Sequence[PairTimes]) -> float:
     median = statistics.median(t.counted_us for p in pairs for t in p.kernel)
     cost, jitter = (statistics.median(v) for v in zip(*((p.cost.median_us, p.cost.jitter_us) for p in pairs), strict=True))
     unknown = jitter + in_runner * cost
-    return unknown / median if unknown > _REPORTED * median else 0.0
+    return unknown / median if unknown > REPORTED * median else 0.0
 
 
 def _with_late_work(pair: PairTimes, contracts: Mapping[str, str]) -> PairTimes:
