@@ -188,6 +188,30 @@ def test_a_clock_that_rises_in_every_pause_is_timed_as_without_pauses(
     assert found.call_us == pytest.approx(100.0 * slowest, rel=0.02)
 
 
+@pytest.mark.parametrize("seen_us", [600.0, 20e3])
+def test_a_kernel_cannot_choose_short_bursts_by_being_slow_on_inputs_that_it_has_seen(seen_us: float) -> None:
+    """Then eight times as much of a call's time was subtracted for the order."""
+
+    class SlowOnSeen(Bursts):
+        is_new = False
+
+        def refill(self, _: int) -> None:
+            self.is_new = True
+
+        def disturbed(self, _: float) -> bool:
+            return False
+
+        def call(self, order: RunKernel, hooks: object = (), *, during: During | None = None) -> Timing:
+            us, self.is_new = order.calls * (600.0 if self.is_new else seen_us), False
+            return Timing(us, us, 0.0)
+
+    device = cast(Any, SlowOnSeen(lambda _: 0.0, lambda _: COOL))
+    setup = SimpleNamespace(rng=random.Random(1), holds=False, monitor=device, contention=device)
+    trial = SustainedTrial(device, Contestants({}, {"eager": device}, {}), cast(Any, setup), s.PACES["cpu"])
+    counted = trial._turn("eager", device, last=False).counted
+    assert [one.calls for one in counted] == [8] * 5
+
+
 def test_a_clock_that_falls_while_bursts_count_has_not_settled() -> None:
     """The power limit acts late: what was counted until then is dropped."""
     late = Bursts(lambda n: 100.0 if n < 9 else 130.0, lambda n: COOL if n < 8 else CAPPED).turn()
