@@ -119,9 +119,10 @@ def _best_kernel_steps(state: SessionState, name: str) -> list[str]:
     best = queries.incumbent(state)
     if best is None:
         return []
+    seen = "--code: its code" if best.parent is None else "--diff: how it differs from its parent"
     return [
         f"espalier export {name} --format module: the best kernel as a KernelBench module",
-        f"espalier kernel show {name} {best.id} --diff: how it differs from its parent",
+        f"espalier kernel show {name} {best.id} {seen}",
     ]
 
 

@@ -15,6 +15,7 @@ from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import queries, rules
 from engine.domain.folds import advance
+from engine.domain.model import Succession
 from engine.domain.settings import Limits
 from engine.domain.state import IdeaStatus, SessionState
 from engine.journal import journal
@@ -52,6 +53,15 @@ def test_a_kernel_that_claims_more_and_is_not_corroborated_is_to_be_measured_aga
     assert f"{again}: on an idle machine, as it claims 900×" in steps(900.0)
     assert "remeasure" not in steps(0.001)
     assert "remeasure" not in "\n".join(next_steps(ended, tmp_path, None))
+
+
+def test_of_a_kernel_without_a_parent_the_code_is_advised(tmp_path: Path) -> None:
+    """Its differences from a parent, as advised of others, were an error."""
+    first = (*b.first_round(), e.IncumbentChanged("k1", "", Succession.FIRST), e.SessionClosed("ended by hand"))
+    naive = "\n".join(next_steps(b.fold(*first), tmp_path, None))
+    assert f"espalier kernel show {tmp_path} k1 --code: its code" in naive
+    assert "--diff" not in naive
+    assert "--diff: how it differs" in "\n".join(next_steps(sessions.whole(tmp_path / "s"), tmp_path, None))
 
 
 @pytest.mark.parametrize(
