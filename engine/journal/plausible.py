@@ -5,11 +5,13 @@ Zero and infinity are no faults: the judge writes them for times that a runner c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any
 
 from engine.domain import events as e
-from engine.domain.figures import Interval
+from engine.domain.figures import Interval, SpeedOfLight
 
 _MEASURED = (
     e.SessionPrepared,
@@ -20,7 +22,7 @@ _MEASURED = (
     e.KernelTuned,
     e.KernelRaced,
 )
-"""The events with intervals."""
+"""The events with such figures."""
 _DAY_S = 86_400.0
 _FIRST, _LAST = -62_135_596_800.0 + _DAY_S, 253_402_300_800.0 - _DAY_S
 """Times of the years 1 to 9999, a day from either end: in any time zone they have a date."""
@@ -32,23 +34,29 @@ def fault(entry: e.Entry) -> str:
         return "has a time outside the years 1 to 9999"
     if not isinstance(entry.event, _MEASURED):
         return ""
-    wrong = next((one for one in _intervals(entry.event) if not 0.0 <= one.low <= one.value <= one.high), None)
-    return (
-        ""
-        if wrong is None
-        else f"has an interval that no measurement gives ({wrong.value:g} in [{wrong.low:g}, {wrong.high:g}])"
-    )
+    return _fault(entry.event)
 
 
-def _intervals(value: object) -> Iterator[Interval]:
+def _fault(value: Any) -> str:
+    """That of the first interval or share of SOL, at any depth, that is not sound."""
+    if isinstance(value, str | float | int):
+        return ""
     if isinstance(value, Interval):
-        yield value
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from _intervals(getattr(value, field.name))
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _intervals(item)
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _intervals(item)
+        if 0.0 <= value.low <= value.value <= value.high:
+            return ""
+        return f"has an interval that no measurement gives ({value.value:g} in [{value.low:g}, {value.high:g}])"
+    if isinstance(value, SpeedOfLight):
+        if value.floor_us >= 0.0 and value.fraction >= 0.0:
+            return ""
+        return f"has a share of SOL that no measurement gives ({value.fraction:g}, of {value.floor_us:g} µs)"
+    if isinstance(value, tuple):
+        return next(filter(None, map(_fault, value)), "")
+    if isinstance(value, Mapping):
+        return next(filter(None, map(_fault, value.values())), "")
+    return next(filter(None, (_fault(getattr(value, name)) for name in _parts(type(value)))), "")
+
+
+@cache
+def _parts(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass; none of another type."""
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()

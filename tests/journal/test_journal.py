@@ -19,7 +19,7 @@ from support.stored import stored
 
 from engine.domain import events as e
 from engine.domain.errors import JournalCorrupt, JournalError, JournalLocked, JournalTooNew, JournalUnwritable
-from engine.domain.figures import Interval
+from engine.domain.figures import Interval, SpeedOfLight
 from engine.domain.model import ENGINE, ENGINEER
 from engine.journal import codec, journal
 from engine.journal.journal import NAME, Journal, JournalContents, read, tail, whole_lines
@@ -349,6 +349,19 @@ def test_an_interval_that_no_measurement_gives_is_damage(tmp_path: Path, value: 
     with Journal.create(path) as log:
         log.append((b.opened(), edited), ENGINE, lambda: b.START)
     with pytest.raises(JournalCorrupt, match=r"has an interval that no measurement gives \("):
+        read(path)
+
+
+@pytest.mark.parametrize("share", [-0.5, math.nan])
+def test_a_share_of_sol_that_no_measurement_gives_is_damage(tmp_path: Path, share: float) -> None:
+    path = tmp_path / "edited"
+    measured = b.measured("k1")
+    light = SpeedOfLight("bytes", 431.0, share)
+    edited = replace(measured, measurement=replace(measured.measurement, light=light))
+    events = [edited if isinstance(one, e.KernelMeasured) else one for one in b.first_round()]
+    with Journal.create(path) as log:
+        log.append(events, ENGINE, lambda: b.START)
+    with pytest.raises(JournalCorrupt, match=r"has a share of SOL that no measurement gives \("):
         read(path)
 
 

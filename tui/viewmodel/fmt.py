@@ -156,13 +156,13 @@ def meter(share: float, room: int, ink: Ink = Ink.ACCENT) -> tuple[Cell, ...]:
 
 
 def interval_line(interval: Interval, low: float, high: float, room: int, ink: Ink) -> tuple[Cell, ...]:
-    """``├──●──┤`` on a scale from ``low`` to ``high``, ``room`` cells wide; ends outside are arrows."""
+    """``├──●──┤`` on a scale from ``low`` to ``high``, ``room`` cells wide; ends outside, infinite ones too, are arrows."""
     if room < 3:
         return (Cell("●".ljust(room), ink),)
     span = max(high - low, 1e-300)
 
     def place(value: float, rounded: Callable[[float], int] = round) -> int:
-        return min(room - 1, max(0, rounded((value - low) / span * (room - 1))))
+        return min(room - 1, rounded((min(max(value, low), high) - low) / span * (room - 1)))
 
     middle = place(interval.value)
     left = min(place(interval.low, math.floor), max(0, middle - 1))

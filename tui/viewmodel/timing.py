@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -161,8 +162,9 @@ def _races(state: SessionState, kernel: Kernel, room: int, race_key: str) -> lis
 
 
 def _scale(ratios: Sequence[Interval]) -> tuple[float, float]:
-    """A scale that spans all intervals, and the baseline if it is close."""
-    low, high = min(r.low for r in ratios), max(r.high for r in ratios)
+    """A scale that spans all intervals but for infinite ends, and the baseline if it is close."""
+    ends = [end for ratio in ratios for end in (ratio.low, ratio.value, ratio.high) if math.isfinite(end)]
+    low, high = min(ends, default=1.0), max(ends, default=1.0)
     if low - 1.0 < high - low:
         low, high = min(low, 1.0), max(high, 1.0)
     margin = 0.06 * (high - low) or 0.01

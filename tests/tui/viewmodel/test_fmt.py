@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,6 +59,8 @@ def test_a_meter_takes_exactly_its_room(share: float, room: int) -> None:
         (Interval(5, 5, 5), "    ├●┤    "),
         (Interval(5, -4, 14), "◂────●────▸"),
         (Interval(0, 0, 1), "●┤         "),
+        (Interval(5, 0, math.inf), "├────●────▸"),
+        (Interval(math.inf, math.inf, math.inf), "         ├●"),
     ],
 )
 def test_an_interval_is_drawn_on_its_scale(interval: Interval, expected: str) -> None:
