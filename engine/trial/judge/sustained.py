@@ -36,6 +36,8 @@ _TURNS = 2
 """Turns of each contestant in a process pair: A-B-B-A."""
 _NULL_CALLS = 5
 """Empty calls, whose median is the cost of an order and its reply."""
+_DRAWN_BYTES = 128 << 20
+"""On a CPU, bytes of the slots whose inputs are drawn before an empty call: with larger operands a burst has fewer calls."""
 _ROUGH = 2
 """Calls of the burst that shows how long a call takes: of a burst, no cache is flushed, and a module may report new memory."""
 _READ_AT = 0.5
@@ -112,9 +114,10 @@ class SustainedTrial:
         On a CPU after inputs were drawn, as before each burst that counts: without, 0.16 ms instead of 0.34.
         """
         timings = []
+        drawn = max(1, _DRAWN_BYTES * self._bed.slots // self._bed.operand_bytes) if not self._pace.repeats else 0
         for _ in range(_NULL_CALLS):
-            if not self._pace.repeats:
-                self._draw_again(0, self._bed.slots)
+            if drawn:
+                self._draw_again(0, drawn)
             self._setup.probe()
             timings.append(self._contest.nulls[null].call(RunKernel(0, calls=2)))
         return statistics.median(t.wall_us - (0.0 if self._setup.holds else t.claimed_us) for t in timings)
