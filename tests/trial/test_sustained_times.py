@@ -340,7 +340,8 @@ def test_what_a_kernel_could_save_of_an_orders_cost_widens_the_interval(wall_us:
     workload = SustainedWorkload(cast(Any, None), cast(Any, None), cast(Any, SimpleNamespace(claimable=0.01)), cast(Any, None))
     assert workload.claimable(pairs) == pytest.approx(max(0.01, share), abs=0.01)
     assert bool(s.unresolved(pairs)) == (not resolved)
-    assert s.cost_share([replace(pair, on_gpu=True) for pair in pairs]) == 0.0
+    trusted = [turn.changed(lambda burst: replace(burst, trusted=True)) for turn in pairs[0].turns[KERNEL]]
+    assert s.cost_share([replace(pairs[0], turns={KERNEL: trusted})]) == 0.0
 
 
 @pytest.mark.parametrize(("slot_bytes", "drawn"), [(1 << 10, 8), (32 << 20, 4), (2 << 30, 1)])
