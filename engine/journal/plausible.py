@@ -24,6 +24,8 @@ _MEASURED = (
 )
 """The events with such figures."""
 _DAY_S = 86_400.0
+_ROUNDED = 1.0 + 1e-9
+"""Bounds that are computed apart from their value may differ from it in the last places."""
 _FIRST, _LAST = -62_135_596_800.0 + _DAY_S, 253_402_300_800.0 - _DAY_S
 """Times of the years 1 to 9999, a day from either end: in any time zone they have a date."""
 
@@ -42,7 +44,7 @@ def _fault(value: Any) -> str:
     if isinstance(value, str | float | int):
         return ""
     if isinstance(value, Interval):
-        if 0.0 <= value.low <= value.value <= value.high:
+        if 0.0 <= value.low <= value.value * _ROUNDED and value.value <= value.high * _ROUNDED:
             return ""
         return f"has an interval that no measurement gives ({value.value:g} in [{value.low:g}, {value.high:g}])"
     if isinstance(value, SpeedOfLight):
@@ -53,7 +55,7 @@ def _fault(value: Any) -> str:
         return next(filter(None, map(_fault, value)), "")
     if isinstance(value, Mapping):
         return next(filter(None, map(_fault, value.values())), "")
-    return next(filter(None, (_fault(getattr(value, name)) for name in _parts(type(value)))), "")
+    return next(filter(None, (_fault(getattr(value, name)) for name in _parts(value.__class__))), "")
 
 
 @cache
