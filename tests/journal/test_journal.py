@@ -352,6 +352,15 @@ def test_an_interval_that_no_measurement_gives_is_damage(tmp_path: Path, value: 
         read(path)
 
 
+def test_it_is_damage_in_every_event_that_has_one(tmp_path: Path) -> None:
+    path = tmp_path / "edited"
+    edited = e.KernelSustained("k1", 0, replace(b.sustained(1.2), time_us=Interval(2.0, 3.0, 4.0)))
+    with Journal.create(path) as log:
+        log.append((*b.first_round(), edited), ENGINE, lambda: b.START)
+    with pytest.raises(JournalCorrupt, match=r"has an interval that no measurement gives \("):
+        read(path)
+
+
 @pytest.mark.parametrize("share", [-0.5, math.nan])
 def test_a_share_of_sol_that_no_measurement_gives_is_damage(tmp_path: Path, share: float) -> None:
     path = tmp_path / "edited"
