@@ -460,6 +460,15 @@ def test_on_a_cpu_every_burst_is_fresh_and_only_contention_is_a_doubt() -> None:
     assert not s.skipped_work([noisy, noisy], sure=True)
 
 
+def test_a_baseline_that_was_disturbed_all_the_time_corroborates_no_speedup() -> None:
+    calm, loud = (
+        s.ContestantTurn(burst(9.0), (burst(9.0),) * 3),
+        s.ContestantTurn(burst(9.0), (burst(12.0, disturbed=True),) * 3),
+    )
+    assert s.skipped_work([s.SustainedPair({KERNEL: [calm] * 2, "eager": [calm, loud]})])
+    assert not s.skipped_work([s.SustainedPair({KERNEL: [calm] * 2, "eager": [calm] * 2})])
+
+
 def test_threads_that_wait_for_each_other_are_no_contention_while_nothing_else_uses_the_cores() -> None:
     """Seen on two cores: 58 of 60 bursts of a quiet machine's softmax were marked, and nothing was corroborated."""
     loud = s.SustainedPair({KERNEL: [s.ContestantTurn(burst(9.0), (burst(9.0, disturbed=True),) * 3)] * 2})
