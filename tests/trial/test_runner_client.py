@@ -128,6 +128,21 @@ def test_a_burst_of_one_call_may_report_memory() -> None:
     assert client.delivered == DeviceOutputs(client._segments, (1 << 41,))
 
 
+@pytest.mark.parametrize(("calls", "seconds"), [(1, 20.0), (2, 40.0), (200, 40.0)])
+def test_the_first_burst_of_a_slow_kernel_has_time_for_both_of_its_calls(calls: int, seconds: float) -> None:
+    """A kernel of 11 s a call was measured in single calls, and would have timed out back to back."""
+    client = RunnerClient.__new__(RunnerClient)
+    done = dict.fromkeys(("resume", "halt"), lambda *_, **__: None)
+    client._host = SimpleNamespace(stop=lambda _: AllStopped(False), used_since_stop_us=lambda _: 0.0, **done)
+    client._runner = SimpleNamespace(channel=Replies(), local_pid=None)
+    client._first_s, client._seconds, client._has_children, client._trusted = 20.0, 20.0, False, True
+    client.gate, client.checks_gated, client.held = None, False, HeldOutputs()
+    limits: list[float] = []
+    client._receive = lambda limit: (limits.append(limit), ClaimedTimes(10.0, 12.0, 0.0))[1]  # type: ignore[method-assign]
+    client.call(RunKernel(0, calls=calls))
+    assert limits == [seconds]
+
+
 class Gate:
     """A gate that notes what is enqueued on the judge's stream."""
 

@@ -44,6 +44,8 @@ _CONTEXT_S = 60.0
 _MOST_AT_REST_US = 200.0
 """Processor time of a stopped process. The host waits for threads that end, and then nothing works: honest kernels with threads
 used less than 10 µs on a loaded machine. What resumed a kernel at rest could compute a small output ahead of its call."""
+_LIMITS = 2
+"""Calls of an order that have a time limit each. A burst of more lasts a fraction of a second: one of two has shown that."""
 _FIRST = 3.0
 """Factor on the time limit of a module's first call, in which it may compile."""
 
@@ -179,7 +181,8 @@ class RunnerClient:
             if during is not None and not channel.waiting(during.after_s):
                 during.act()
             # A module may report memory: its calls that are not gated are bursts, be it of one call.
-            reply = self._gated_reply(time.monotonic() + self._first_s) if self.checks_gated else self._receive(self._first_s)
+            seconds = self._first_s * min(order.calls, _LIMITS)
+            reply = self._gated_reply(time.monotonic() + seconds) if self.checks_gated else self._receive(seconds)
             wall = (time.perf_counter_ns() - start) / 1e3
             if self.gate is None:  # before anything else: what it did now for its next call would be in no call's time
                 self._by_host(partial(self._host.halt, children=self._has_children))

@@ -264,15 +264,18 @@ def call_time(pairs: Sequence[SustainedPair], name: str) -> Interval:
 
 
 def cost_share(pairs: Sequence[SustainedPair]) -> float:
-    """What the kernel's time could be larger because of what was subtracted, in logarithms; 0 if it is below 2%.
+    """What a time could be larger because of what was subtracted, in logarithms; 0 if it is below 2%.
 
-    Nothing is from a trusted clock. On a GPU bursts of 40 ms are below, and those of suites, of 10 ms, are not.
+    Nothing is from a trusted clock. On a GPU bursts of 40 ms are below, and those of suites, of 10 ms, are not. In a race the
+    share of the contestant with the larger one counts.
     """
-    bursts = [burst for pair in pairs for turn in pair.turns[KERNEL] for burst in turn.quiet]
-    if bursts[0].trusted:
-        return 0.0
-    unknown = statistics.median(math.log1p(_IN_RUNNER * burst.cost_us / burst.judged_us) for burst in bursts)
+    each = [[burst for pair in pairs for turn in pair.turns[name] for burst in turn.quiet] for name in pairs[0].turns]
+    unknown = max((_unknown_share(bursts) for bursts in each if not bursts[0].trusted), default=0.0)
     return unknown if unknown > REPORTED else 0.0
+
+
+def _unknown_share(bursts: Sequence[Burst]) -> float:
+    return statistics.median(math.log1p(_IN_RUNNER * burst.cost_us / burst.judged_us) for burst in bursts)
 
 
 def unresolved(pairs: Sequence[SustainedPair]) -> str:
