@@ -91,6 +91,8 @@ def _through_one(least: float, top: float, rows: int) -> Span:
 
 
 _SOME_ROWS, _MANY_ROWS = 5, 9
+_HIGHEST = 1e9
+"""Where a greater speedup is drawn, e.g. an infinite one, which a runner's claim can make it."""
 _CLIMB_LEGENDS = (
     "╭─ incumbent, by races   ◇ best measured   ● measured   ○ screened   ◆ selected",
     "╭─ incumbent  ◇ best measured  ● measured  ○ screened  ◆ selected",
@@ -126,7 +128,7 @@ def _climb_dots(found: charts.Climb) -> tuple[Dot, ...]:
         here = list(group)
         for place, dot in enumerate(here):
             aside = 0.0 if len(here) == 1 else _SPREAD * (2 * place / (len(here) - 1) - 1)
-            dots.append(Dot(dot.kernel, number + aside, dot.speedup or 0.0, dot.precise))
+            dots.append(Dot(dot.kernel, number + aside, min(dot.speedup or 0.0, _HIGHEST), dot.precise))
     return tuple(dots)
 
 
@@ -137,7 +139,7 @@ def _incumbent_steps(found: charts.Climb, dots: Sequence[Dot]) -> Iterator[tuple
     for step in found.incumbents:
         if step.kernel in places:
             last = max(last, places[step.kernel])
-            yield last, step.speedup
+            yield last, min(step.speedup, _HIGHEST)
 
 
 def _steps(canvas: Canvas, steps: Sequence[tuple[float, float]], right: float) -> None:

@@ -9,9 +9,11 @@ Span = tuple[float, float]
 
 
 def round_ticks(span: Span, most: int) -> list[float]:
-    """At most ``most`` round numbers within a span, or one more where it begins and ends with one."""
+    """At most ``most`` round numbers within a span, or one more where it begins and ends with one; none in an endless one."""
     length = span[1] - span[0] or 1.0
-    step = next(s * 10.0**p for p in range(-6, 13) for s in (1, 2, 5) if length / (s * 10.0**p) <= max(1, most))
+    step = next((s * 10.0**p for p in range(-6, 13) for s in (1, 2, 5) if length / (s * 10.0**p) <= max(1, most)), math.inf)
+    if math.isinf(step):
+        return []
     return [float(f"{step * n:.6g}") for n in range(math.ceil(span[0] / step - 1e-9), math.floor(span[1] / step + 1e-9) + 1)]
 
 

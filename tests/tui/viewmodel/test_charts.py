@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from support import builders as b
 from support.hosts import STATE
 
 from engine.domain import queries
+from engine.domain.figures import Interval
 from engine.report.facts import charts as facts
 from engine.report.facts.ticks import log_ticks, round_ticks
 from tui.viewmodel import charts, plot
@@ -133,6 +135,23 @@ def test_a_session_without_measurements_says_so() -> None:
 @pytest.mark.parametrize(("span", "most", "ticks"), [((0.0, 2.1), 4, [0, 1, 2]), ((0.9, 1.3), 4, [0.9, 1.0, 1.1, 1.2, 1.3])])
 def test_ticks_are_round_numbers(span: tuple[float, float], most: int, ticks: list[float]) -> None:
     assert round_ticks(span, most) == pytest.approx(ticks)
+
+
+def test_an_endless_axis_has_no_ticks() -> None:
+    assert round_ticks((0.0, math.inf), 5) == []
+    assert round_ticks((0.0, 1e300), 5) == []
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("value", [1e300, math.inf])
+def test_a_speedup_beyond_all_bounds_is_drawn(make: Callable[..., ChartPage], value: float) -> None:
+    """A runner's claim can make it so: the terminal UI ended with an internal error."""
+    best = queries.incumbent(STATE)
+    assert best is not None
+    assert best.measurement is not None
+    measured = replace(best.measurement, speedup={"eager": Interval(value, value, value)})
+    state = replace(STATE, kernels={**STATE.kernels, best.id: replace(best, measurement=measured)})
+    assert text(make(state, "", WHOLE, 100, 30))
 
 
 def test_logarithmic_ticks_are_powers_and_in_a_short_span_their_parts() -> None:
