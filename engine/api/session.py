@@ -27,7 +27,7 @@ from engine.domain.settings import Limits, Settings, check_choices, default_stra
 from engine.domain.state import Kernel, SessionState
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
-from engine.journal.lock import require_writable
+from engine.journal.lock import is_written, require_writable
 from engine.problem import catalog
 from engine.report.facts.summary import Summary, summarise
 from engine.session import factory
@@ -58,6 +58,8 @@ class Session:
         self._reading = threading.Lock()
         self._host: _Host | None = None
         self._refresh()
+        if not self._entries and not is_written(folder):
+            journal.read(folder)  # says what is wrong: no process will fill it
 
     @classmethod
     def open(cls, session: str | Path, *, by: Author = ENGINEER) -> Self:

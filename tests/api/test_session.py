@@ -20,7 +20,7 @@ from engine.domain.errors import CommandRejected, JournalError, JournalLocked, J
 from engine.domain.model import Author
 from engine.domain.settings import Settings
 from engine.domain.state import IdeaStatus, Stage
-from engine.journal.journal import Journal
+from engine.journal.journal import NAME, Journal
 from engine.session import benches
 
 AGENT = Author("agent:claude")
@@ -63,6 +63,17 @@ def test_a_session_that_nobody_holds_is_steered_directly(tmp_path: Path) -> None
     assert session.state.notes[-1].text == "good"
     assert list(session.events(follow=True))[-1].seq == session.state.seq, "closed: nothing more to follow"
     assert not session.held_here
+
+
+@pytest.mark.parametrize("left", [b"", b'{"v":1,"seq":0'])
+def test_a_session_without_a_whole_event_that_no_process_begins_is_an_error(tmp_path: Path, left: bytes) -> None:
+    folder = tmp_path / "s"
+    folder.mkdir()
+    (folder / NAME).write_bytes(left)
+    with pytest.raises(JournalError, match="has no complete event"):
+        espalier.Session.open(folder)
+    with Journal.create(folder):
+        assert espalier.Session.open(folder).state.opened is None
 
 
 def test_unknown_sessions_and_problems_are_errors_with_one_line(tmp_path: Path) -> None:
