@@ -209,6 +209,8 @@ CUT_SHORT = "was cut short"
 
 def json_fault(line: bytes) -> str:
     """What keeps the line from being read as JSON, as a predicate; empty if nothing does. A truncated line was cut short."""
+    if not line.strip():
+        return "is blank"
     try:
         _ANYTHING.decode(line)
     except RecursionError:

@@ -210,6 +210,8 @@ def test_a_recording_is_shown_without_its_torn_last_line(espalier: Call, recorde
     [
         (b"[" * 100_000 + b"]" * 100_000 + b"\n", "is nested too deeply"),
         (b"\x00" * 4096, "is not JSON"),
+        (b"\n", "is blank"),
+        (b"  ", "is blank"),
     ],
 )
 def test_what_is_wrong_with_the_last_line_of_a_journal_is_said(espalier: Call, recorded: Path, line: bytes, fault: str) -> None:

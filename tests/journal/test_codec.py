@@ -254,5 +254,5 @@ def test_an_unsupported_value_is_rejected() -> None:
 def test_only_truncated_json_is_invalid() -> None:
     line = codec.encode(entry(b.prepared()))
     assert not codec.json_fault(line)
-    assert {codec.json_fault(line[:cut]) for cut in range(len(line))} == {codec.CUT_SHORT}
+    assert {codec.json_fault(line[:cut]) for cut in range(1, len(line))} == {codec.CUT_SHORT}
     assert msgspec.json.decode(line)["kind"] == "session.prepared"
