@@ -114,7 +114,7 @@ class SustainedTrial:
         On a CPU after inputs were drawn, as before each burst that counts: without, 0.16 ms instead of 0.34.
         """
         timings = []
-        drawn = max(1, _DRAWN_BYTES * self._bed.slots // self._bed.operand_bytes) if not self._pace.repeats else 0
+        drawn = max(1, _DRAWN_BYTES * self._bed.slots // max(1, self._bed.operand_bytes)) if not self._pace.repeats else 0
         for _ in range(_NULL_CALLS):
             if drawn:
                 self._draw_again(0, drawn)
