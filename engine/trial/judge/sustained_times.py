@@ -1,4 +1,4 @@
-"""The times of bursts: calls back to back, by the judge's clock. Pure arithmetic, in microseconds. No torch.
+"""The times of bursts: calls back to back, by the clock that counts. Pure arithmetic, in microseconds. No torch.
 
 A *burst* is one order for many calls. A *turn* is one contestant's bursts: one on inputs that its process has not seen, then
 until the time of a call has settled, then those that count. On a CPU each of these has inputs of its own; on a GPU they come
