@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,21 +23,20 @@ from engine.trial.judge import any_order, arithmetic, jumps, special_values, sum
 from engine.trial.judge.blocks import as_integers
 from engine.trial.judge.comparison import compare_inexact, compared_exactly
 from engine.trial.judge.output_on_case import OutputOnCase, SharedAnswers
-from engine.trial.judge.perturbations import BY_CHANCE, DOWN, UP, nudged, perturb
+from engine.trial.judge.perturbations import BY_CHANCE, DOWN, OWN, UP, nudged, perturb
 from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.rounded_operands import RoundedOperands
 from engine.trial.judge.rounded_results import RoundedResults
-from engine.trial.judge.runs_close_by import close_by, exact_close_by, exact_if_any
+from engine.trial.judge.runs_close_by import close_by, exact_close_by, exact_if_any, exact_rounded
 from engine.trial.judge.ties import IndexTrace, equivalent, selects, ties_decide
 from engine.trial.judge.tolerance import HALVES
 from engine.trial.judge.undecided import SeenRange, seen_ranges
 
-_JUMP = 1e-4
-"""Elements that err more than this in fp32, in units of their scale, may have jumped;"""
-_MOST_JUMPING = 0.01
-"""no larger share of an output."""
-_SOUGHT = 8
-"""Runs on moved inputs in which the jumps are sought."""
+_JUMP, _JUMP_IN_HALF = 1e-4, 0.05
+"""Elements that err more than this, in units of their scale, may have jumped: in fp32; in half precision."""
+_SOUGHT, _SOUGHT_IN_HALF, _SOUGHT_S = 8, 16, 10.0
+"""Runs on moved inputs in which the jumps are sought; with moved results, in half precision; seconds for all. In bf16 eight of
+either did not find all codes that a codebook of 256 may choose."""
 _Computed = Callable[[Callable[[], Sequence[torch.Tensor]]], Iterator[Sequence[torch.Tensor]]]
 """Calls the reference in one way after the other."""
 
@@ -49,6 +49,8 @@ class Case:
     draw: Callable[[], tuple[object, ...]]
     expected: Sequence[torch.Tensor]
     note: str = ""
+    own: bool = True
+    """Whether the inputs are the problem's own, not perturbed."""
 
     @property
     def inputs(self) -> tuple[object, ...]:
@@ -71,7 +73,7 @@ def make_case(reference: Reference, distribution: str) -> Case:
     model = reference.judged_model(fresh_seed(), sample=True)
     inputs = perturb(reference.inputs(fresh_seed()), distribution, compared=reference.compared_numbers())
     exact = reference.exact(model, inputs)
-    return Case(model, lambda: inputs, exact.outputs, exact.note)
+    return Case(model, lambda: inputs, exact.outputs, exact.note, own=distribution == OWN)
 
 
 def output_names(reference: Reference) -> list[str]:
@@ -102,6 +104,11 @@ def default_class(reference: Reference) -> PrecisionClass:
     return PrecisionClass.FP32
 
 
+def _half_of(reference: Reference) -> torch.dtype:
+    """The type of half precision among the operands of a problem of that class."""
+    return torch.float16 if any(o.dtype == "float16" for o in reference.signature().operands) else torch.bfloat16
+
+
 def class_errors(reference: Reference, case: Case, wanted: Sequence[PrecisionClass]) -> dict[str, RelativeErrors]:
     """Errors of the reference's own arithmetic in each wanted class on one case. A class that overflows is omitted."""
     found: dict[str, RelativeErrors] = {}
@@ -116,20 +123,40 @@ def class_errors(reference: Reference, case: Case, wanted: Sequence[PrecisionCla
 def errors_in_class(
     reference: Reference, case: Case, precision: PrecisionClass, outputs: Sequence[torch.Tensor]
 ) -> RelativeErrors | None:
-    """The errors of outputs in a class, but in fp32 for a few elements that jump: ten times those would tell nothing."""
+    """The errors of outputs in a class, but for a few elements that jump: a multiple of those would tell nothing.
+
+    Not in TF32; in half precision on the problem's own inputs, if it is the problem's.
+    """
     errors = _errors_on(reference, case, outputs)
-    if precision is not PrecisionClass.FP32 or errors is None or errors.rel_fro <= _JUMP:
+    if errors is None or not _may_have_jumped(reference, case, precision, errors):
         return errors
-    if not jumps.may_jump(reference.operators()):
-        return errors
+    in_half = precision is PrecisionClass.HALF
+    limit, most = (_JUMP_IN_HALF, jumps.MOST_AT_ODDS) if in_half else (_JUMP, jumps.MOST)
+
+    def runs() -> Iterator[Sequence[torch.Tensor]]:
+        if in_half:
+            return exact_rounded(reference, case.model, case.inputs, _SOUGHT_IN_HALF, _half_of(reference))
+        return exact_close_by(reference, case.model, case.inputs, _SOUGHT)
 
     def nearest(index: int) -> torch.Tensor:
-        runs = (outputs[index] for outputs in exact_close_by(reference, case.model, case.inputs, _SOUGHT))
-        expected = case.expected[index]
-        found = jumps.nearest_seen(outputs[index], expected, runs, _JUMP, _MOST_JUMPING)
-        return expected if found is None else found
+        expected, until = case.expected[index], time.monotonic() + _SOUGHT_S
+        seen = (run[index] for run in itertools.takewhile(lambda _: time.monotonic() < until, runs()))
+        found = jumps.nearest_seen(outputs[index], expected, seen, limit, most)
+        if found is None:
+            return expected
+        return jumps.with_far_ones(found, outputs[index], limit) if in_half else found
 
     return _errors_on(reference, replace(case, expected=[nearest(index) for index in range(len(outputs))]), outputs)
+
+
+def _may_have_jumped(reference: Reference, case: Case, precision: PrecisionClass, errors: RelativeErrors) -> bool:
+    """Whether errors are large for their class, and the reference has operators whose results jump."""
+    if precision is PrecisionClass.FP32:
+        large = errors.rel_fro > _JUMP
+    else:
+        half = precision is PrecisionClass.HALF and case.own and default_class(reference) is PrecisionClass.HALF
+        large = half and errors.max_scaled > _JUMP_IN_HALF
+    return large and jumps.may_jump(reference.operators())
 
 
 def _errors_on(reference: Reference, case: Case, outputs: Sequence[torch.Tensor]) -> RelativeErrors | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from engine.domain.model import PrecisionClass
-from engine.trial.judge import special_values
+from engine.trial.judge import jumps, special_values
 from engine.trial.judge.blocks import in_blocks, read_numbers
 from engine.trial.judge.comparison import (
     NO_ERROR,
@@ -24,7 +24,7 @@ from engine.trial.judge.comparison import (
     rounding_errors,
     worst_of,
 )
-from engine.trial.judge.judged_outputs import MOST_UNDECIDED, Judged, compare_with_ties
+from engine.trial.judge.judged_outputs import Judged, compare_with_ties
 from engine.trial.judge.perturbations import NANS, OWN, SPECIAL, TYING, ZERO_SLICES
 from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.tolerance import (
@@ -73,8 +73,6 @@ times. Sums of a convolution that are rounded 9 times err as much as the transfo
 weights of eight bits would, too."""
 MOST_FROM_ROUNDING = 1e-3
 """Errors above this are not put down to rounding, and the reference is not asked."""
-MOST_JUMPING = 0.1
-"""The same share of the elements of an output that jump on perturbed inputs: more are taken for a fault."""
 _FAR_OFF = 10.0
 """No draw of rounded results was seen to err a tenth of the median."""
 _PLAINLY_FP32 = 1e-5
@@ -203,11 +201,13 @@ class ClassPolicy:
 
     def _with_jumps(self, found: CheckResult, judged: Judged, reference: CaseReference) -> CheckResult:
         """``found``, or that the outputs pass where a few of their elements jump (``jumps``)."""
-        most = MOST_UNDECIDED if judged.own else MOST_JUMPING
         limit = found.limit
         if limit is None or found.errors.flaw:
             return found
-        nearest = reference.nearest_seen(judged.outputs, limit.max_scaled, most)
+        most, jump = jumps.MOST if judged.own else jumps.MOST_AT_ODDS, limit.max_scaled
+        if judged.own and self.allowed is PrecisionClass.HALF:
+            most, jump = jumps.MOST_AT_ODDS, min(jump, jumps.FAR_IN_HALF * limit.rel_fro)
+        nearest = reference.nearest_seen(judged.outputs, jump, most)
         if nearest is None:
             return found
         errors = replace(judged, expected=nearest).compared()

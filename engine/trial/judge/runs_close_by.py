@@ -46,6 +46,13 @@ def exact_close_by(
         yield from exact_if_any(reference, model, close)
 
 
+def exact_rounded(reference: Reference, model: nn.Module, inputs: _Inputs, count: int, units_of: torch.dtype) -> _Runs:
+    """The float64 outputs with the results of all arithmetic moved at random, in the last places of a type."""
+    for _ in range(count):
+        with RoundedResults(units_of, secrets.randbits(62)):
+            yield from exact_if_any(reference, model, inputs)
+
+
 def close_by(reference: Reference, model: nn.Module, inputs: _Inputs) -> _Runs:
     """The reference's outputs in its own arithmetic, and in float64 on inputs moved in the last places and with moved results.
 
@@ -57,6 +64,9 @@ def close_by(reference: Reference, model: nn.Module, inputs: _Inputs) -> _Runs:
         yield from exact_if_any(reference, model, nudged(inputs, way))
         with RoundedResults(torch.float32, secrets.randbits(62), way):
             yield from exact_if_any(reference, model, inputs)
-    if any(t.is_floating_point() and t.dtype.itemsize < 4 for t in tensors(list(inputs))):
+    narrow = [t.dtype for t in tensors(list(inputs)) if t.is_floating_point() and t.dtype.itemsize < 4]
+    if narrow:
         yield from exact_close_by(reference, model, inputs, _NUDGES, torch.float32)
     yield from exact_close_by(reference, model, inputs, _NUDGES)
+    if narrow:
+        yield from exact_rounded(reference, model, inputs, _NUDGES, narrow[0])

@@ -295,7 +295,8 @@ class TestBed:
             self.let_go(slot)
             return Findings(early, self._flaw(slot, taken) or changed)
         expected = self.expected(slot)
-        asked = ReferenceOnCase(self.reference, Case(self.draw_weights(), lambda: self._given(slot), expected))
+        case = Case(self.draw_weights(), lambda: self._given(slot), expected, own=distribution == OWN)
+        asked = ReferenceOnCase(self.reference, case)
         ruling = early or self.calibration.policy.rule(actual, expected, self._names, distribution, asked)
         ruling = unless_undefined(ruling, asked, distribution)
         if not ruling.passed:
@@ -308,14 +309,13 @@ class TestBed:
         self, slot: int, distribution: str, actual: Sequence[torch.Tensor], *, compares: bool
     ) -> CheckResult | None:
         """``ruling_of_several``; ``None`` where one output is right. ``compares``: also with a float64 that tells nothing."""
-        calibration = self.calibration
-        if not calibration.several:
+        if not self.calibration.several:
             return None
 
         def compared() -> CheckResult:
-            if not (compares or calibration.float64_tells):
+            if not (compares or self.calibration.float64_tells):
                 return CheckResult(NO_ERROR, passed=True)
-            return calibration.policy.rule(actual, self.expected(slot), self._names, distribution)
+            return self.calibration.policy.rule(actual, self.expected(slot), self._names, distribution)
 
         model, given = self.draw_weights(), self._given(slot)
         return ruling_of_several(self.reference, model, given, actual, compared, own=distribution == OWN)
