@@ -28,7 +28,31 @@ needs_sandbox = pytest.mark.skipif(
     judge_reason() is not None or filter_reason() is not None, reason=str(judge_reason() or filter_reason())
 )
 
-JUDGE = """
+DEVICES = """
+import os
+
+def changeable_devices():
+    found = []
+    for name in ("null", "zero", "full", "random", "urandom", "tty"):
+        place = f"/dev/{name}"
+        now = os.stat(place)
+        changes = [
+            lambda: os.chmod(place, now.st_mode & 0o7777), lambda: os.utime(place, ns=(now.st_atime_ns, now.st_mtime_ns)),
+        ]
+        for change in changes:
+            try:
+                change()  # to what it is
+            except OSError:
+                continue
+            found.append(name)
+    with open("/dev/null", "w") as null, open("/dev/urandom", "rb") as random:
+        null.write("x")
+        assert random.read(8)
+    return found
+"""
+JUDGE = (
+    DEVICES
+    + """
 import ctypes, json, os, signal, socket, sys, time
 from engine.sandbox.supervisor import start_host
 
@@ -53,7 +77,8 @@ def attempt(act):
 
 ours, theirs = socket.socketpair()
 host = start_host(supervisor, theirs.fileno(), 1)
-address = int(ours.recv(100))
+address, *changeable = ours.recv(500).decode().split()
+address = int(address)
 def depth(pid):
     return len(open(f"/proc/{pid}/status").read().split("NSpid:")[1].splitlines()[0].split())
 
@@ -69,6 +94,8 @@ seen["namespace"] = libc.unshare(0x10000000)
 seen["capabilities"] = [line.split()[1] for line in open("/proc/self/status") if line.startswith(("CapEff", "CapPrm"))]
 roots = [f"/proc/{p}/root" for p in os.listdir("/proc") if p.isdigit()]
 seen["homes"] = [root for root in roots if attempt(lambda: os.listdir(root + sys.argv[3])) == "done"]
+seen["devices"] = changeable_devices()
+seen["host's devices"] = changeable
 seen["sysctl"] = [root for root in roots if attempt(lambda: open(root + "/proc/sys/kernel/core_pattern", "a")) == "done"]
 supervisor.send(b"no request")
 seen["nonsense"] = json.loads(supervisor.recv(4096))
@@ -79,12 +106,17 @@ seen["killed"] = host.poll()
 engine.sendall(json.dumps(seen).encode())
 time.sleep(60)
 """
-HOST = """
+)
+HOST = (
+    DEVICES
+    + """
 import ctypes, socket, sys, time
 text = ctypes.create_string_buffer(b"written")
-socket.socket(fileno=int(sys.argv[1])).sendall(str(ctypes.addressof(text)).encode())
+words = [str(ctypes.addressof(text)), *changeable_devices()]
+socket.socket(fileno=int(sys.argv[1])).sendall(" ".join(words).encode())
 time.sleep(60)
 """
+)
 
 
 @needs_sandbox
@@ -123,6 +155,8 @@ def test_the_judge_reads_hosts_and_reaches_nothing_else() -> None:
         "ptrace": -1,
         "namespace": -1,
         "homes": [],
+        "devices": [],
+        "host's devices": [],
         "sysctl": [],
         "nonsense": {"error": "JSONDecodeError"},
         "other's end": {"error": "not a host"},
