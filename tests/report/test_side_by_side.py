@@ -121,6 +121,17 @@ def test_sessions_that_mean_different_things_are_not_compared(entries: tuple[e.E
         side_by_side([("a", entries), ("b", other)])
 
 
+def test_a_session_that_was_never_prepared_has_nothing_to_compare(entries: tuple[e.Entry, ...]) -> None:
+    unprepared = [entries[0]]
+    for given in ([("a", entries), ("b", unprepared)], [("b", unprepared), ("a", entries)]):
+        with pytest.raises(ProblemError, match=r"^b stopped before it had measured a baseline: it has nothing to compare$"):
+            side_by_side(given)
+    with pytest.raises(ProblemError, match=r"^b stopped before"):
+        beside_comparable(("b", unprepared), [("a", entries)])
+    with pytest.raises(ProblemError, match=r"^no other session"):
+        beside_comparable(("a", entries), [("b", unprepared)])
+
+
 def test_the_command_prints_curves_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from engine.cli.main import main
 

@@ -131,8 +131,10 @@ def side_by_side(sessions: Sequence[tuple[str, Sequence[e.Entry]]]) -> SideBySid
     """The comparison of at least two sessions.
 
     Raises ProblemError if they are not on the same reference, workload, kind of device and baseline: their speedups would not
-    mean the same.
+    mean the same; or if one was never prepared.
     """
+    for name, entries in sessions:
+        _require_prepared(name, entries)
     states = [advance(SessionState(), entries) for _, entries in sessions]
     settings = [_setting(state) for state in states]
     first = settings[0]
@@ -155,6 +157,7 @@ def beside_comparable(
 
     Raises ProblemError if there is none.
     """
+    _require_prepared(*first)
     found = [first]
     for other in others:
         if len(found) == most:
@@ -173,13 +176,18 @@ _SAME = ("reference", "workload", "device", "baseline")
 """What must be the same in sessions that are compared. The problem's name may differ."""
 
 
+def _require_prepared(name: str, entries: Sequence[e.Entry]) -> None:
+    if not any(isinstance(entry.event, e.SessionPrepared) for entry in entries):
+        raise ProblemError(f"{name} stopped before it had measured a baseline: it has nothing to compare")
+
+
 def _setting(state: SessionState) -> Mapping[str, str]:
-    """What a session's speedups refer to, by name."""
+    """What a prepared session's speedups refer to, by name."""
     assert state.opened is not None, "a journal begins with it"
+    assert state.device is not None, "it is recorded when the session is prepared"
     problem, workload = queries.problem_and_workload(state)
-    device = state.device.name if state.device is not None else queries.device_label(state)
     return {
-        "problem": problem, "reference": state.opened.problem.reference, "workload": workload, "device": device,
+        "problem": problem, "reference": state.opened.problem.reference, "workload": workload, "device": state.device.name,
         "baseline": queries.ranking_baseline(state),
     }  # fmt: skip
 
