@@ -57,3 +57,22 @@ def test_a_request_whose_id_nobody_can_answer_is_refused(tmp_path: Path) -> None
     notification = b'{"jsonrpc":"2.0","method":"notifications/unheard_of"}'
     found = answers(tmp_path / "home", *lines, notification)
     assert [(one["id"], one["error"]["code"]) for one in found] == [(None, INVALID_REQUEST)] * len(ids)
+
+
+@pytest.mark.slow
+def test_the_last_request_of_a_pipe_is_answered(tmp_path: Path) -> None:
+    """Its input ends immediately after the request."""
+    asked = (
+        {"jsonrpc": "2.0", "id": "hello", "method": "initialize", "params": HELLO},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": "last", "method": "tools/call", "params": {"name": "list_problems", "arguments": {}}},
+    )
+    (home := tmp_path / "home").mkdir()
+    sent = "".join(json.dumps(one) + "\n" for one in asked)
+    done = subprocess.run(
+        command("mcp"), input=sent, capture_output=True, text=True, env=environment(home), cwd=home, timeout=120, check=False
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["id"] for one in found] == ["hello", "last"]
+    assert "softmax" in json.dumps(found[-1]["result"])
+    assert done.returncode == 0
