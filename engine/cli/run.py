@@ -53,7 +53,8 @@ or a provider (resume with `espalier open`), 4 no kernel whose time is corrobora
 
 @click.command(epilog=EPILOG)
 @click.argument("problems", type=o.PROBLEM, nargs=-1, required=True, metavar="PROBLEM...")
-@click.option("--rounds", type=_COUNT, default=3, show_default=True, metavar="N", help="Rounds after the naive port.")
+@click.option("--rounds", type=_COUNT, default=3, show_default=True, metavar="N",
+              help="Rounds after the naive port. The adaptive strategy counts K × B kernels as one.")  # fmt: skip
 @click.option("--ideas", type=_FEW, default=3, show_default=True, metavar="K", help="Ideas per round.")
 @click.option("--branch", type=_FEW, default=3, show_default=True, metavar="B", help="Implementations per idea.")
 @click.option("--beam", type=_FEW, default=2, show_default=True, metavar="N", help="Kernels kept as parents of the next round.")

@@ -137,17 +137,24 @@ def unconfined(state: SessionState) -> bool:
 
 
 def _round(state: SessionState, left: str) -> Piece:
+    """The round, how long it still takes, and what is left of the session's limit: rounds, or for the adaptive strategy, which
+    counts them in kernels, kernels."""
     number = queries.last_round(state)
     if number < 0:
         return _plain("round –", 5)
-    most = state.limits.rounds
+    time = f", {left} left" if left else ""
     if adaptive.is_adaptive(state):
-        done = f", {queries.rounds_done(state)} of {fmt.counted(most, 'round')}" if most is not None else ""
-        here: Cells = (Cell(f"decision {number}"), Cell(done, Ink.FAINT))
+        kernels_left = queries.kernels_left(state)
+        name, of, to_go = (
+            f"decision {number}",
+            "",
+            f", {fmt.counted(kernels_left, 'kernel')} to go" if kernels_left is not None else "",
+        )
     else:
-        here = (Cell(f"round {number}"), Cell(f" of {most}" if most is not None else "", Ink.FAINT))
-    longer = ((7, (*here, Cell(f", {left} left", Ink.FAINT))),) if left else ()
-    return Piece(((5, here), *longer))
+        most = state.limits.rounds
+        name, of, to_go = f"round {number}", f" of {most}" if most is not None else "", ""
+    forms = [(rank, (Cell(name), Cell(words, Ink.FAINT))) for rank, words in ((5, of + to_go), (7, of + time + to_go))]
+    return Piece(tuple(forms if left else forms[:1]))
 
 
 def without_incumbent(state: SessionState) -> str:

@@ -18,7 +18,7 @@ from engine.domain import events as e
 from engine.domain.hot_code import HotCode, HotLoop
 from engine.domain.model import Dialect
 from engine.domain.profile import Profile
-from engine.domain.settings import Mode
+from engine.domain.settings import Limits, Mode
 from engine.domain.state import CallStatus, IdeaStatus, Kernel, SessionState, Stage
 from engine.domain.work import WorkKey
 from tui.viewmodel import (
@@ -215,6 +215,25 @@ def test_session_workload_proposer_and_who_waits_are_always_in_sight(room: int) 
     assert all(words in first.text for words in ("night-", " small", "gpt-t", "for you"))
     assert "2.83× eager" in second.text
     assert "1.92 ms" in second.text
+
+
+@pytest.mark.parametrize(
+    ("limits", "left", "words"),
+    [
+        (Limits(rounds=3), "", "decision 1, 26 kernels to go ·"),
+        (Limits(rounds=3), "≈ 5 min", "decision 1, ≈ 5 min left, 26 kernels to go ·"),
+        (Limits(rounds=3, kernels=3), "", "decision 1, 1 kernel to go ·"),
+        (Limits(rounds=None), "", "decision 1 ·"),
+    ],
+)
+def test_the_adaptive_strategy_counts_kernels_in_the_header(limits: Limits, left: str, words: str) -> None:
+    second = (
+        e.RoundOpened(1, ("k1",)), b.proposed("i2", round_number=1, parent="k1"), e.IdeaSelected("i2"),
+        b.drafted("k2", idea="i2", parent="k1", round_number=1),
+    )  # fmt: skip
+    state = replace(b.fold(*b.first_round(strategy="adaptive"), *second), limits=limits)
+    first, _ = heading.lines(state, heading.SessionStatus(round_left=left), 200)
+    assert words in first.text
 
 
 def test_the_headline_reads_as_one_figure_after_the_other() -> None:
