@@ -58,6 +58,24 @@ def test_the_first_frame_shows_cells_whole() -> None:
     sessions.run(body)
 
 
+@pytest.mark.parametrize(("awaiting", "words"), [(0, "● running"), (2, "● 2 to approve")])
+def test_the_session_that_is_searched_here_says_what_awaits(awaiting: int, words: str) -> None:
+    one = replace(ONE, status="open", awaiting=awaiting)
+
+    class Searched(App[None]):
+        def compose(self) -> ComposeResult:
+            yield SessionTable(lambda: 60.0, lambda: one.folder, id="sessions")
+
+    async def body() -> None:
+        app = Searched()
+        async with app.run_test(size=(120, 10)):
+            table = app.query_one(SessionTable)
+            table.show([one])
+            assert words in [cell.plain for cell in table.get_row_at(0)]
+
+    sessions.run(body)
+
+
 def test_an_example_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "is_shipped", lambda folder: folder == ONE.folder)
 

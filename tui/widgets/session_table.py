@@ -28,6 +28,7 @@ class _State(NamedTuple):
 
 
 _RUNNING = _State("● running", "success", "searched in this terminal; Enter returns to it")
+_RUNNING_AWAITING = _State("● {} to approve", "warning", "searched in this terminal, and so many ideas await your approval")
 _AWAITING = _State("◆ {} to approve", "warning", "so many ideas await your approval")
 _OPEN = _State("○ open", "", "not ended: Enter resumes it here, unless another process searches it")
 _ENDED = _State("ended", "", "reached a limit, or was ended by hand; more rounds reopen it")
@@ -131,7 +132,7 @@ class SessionTable(DataTable[Text]):
         if one.status == "unreadable":
             return self._drawn(_UNREADABLE)
         if self._searched() == one.folder:
-            return self._drawn(_RUNNING)
+            return self._drawn(_RUNNING_AWAITING, one.awaiting) if one.awaiting else self._drawn(_RUNNING)
         if one.shipped:
             return self._drawn(_EXAMPLE)
         if one.status == "closed":
@@ -150,7 +151,7 @@ def theme_colour(variables: Mapping[str, str], name: str) -> str:
 
 def legend(colour: Callable[[str], str]) -> tuple[tuple[Text, str], ...]:
     """(symbol, its meaning) of the table. ``colour``: name in the theme → colour."""
-    states = (_RUNNING, _AWAITING, _OPEN, _ENDED, _EXAMPLE, _UNREADABLE)
+    states = (_RUNNING, _RUNNING_AWAITING, _AWAITING, _OPEN, _ENDED, _EXAMPLE, _UNREADABLE)
     return (
         *((Text(one.words.format(2), colour(one.colour) if one.colour else ""), one.meaning) for one in states),
         (Text("▲ 1.42×", colour("success")), "the incumbent's speedup over its baseline, with its 95% interval"),
