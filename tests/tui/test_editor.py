@@ -78,6 +78,24 @@ def test_the_form_for_code_writes_keys_as_everywhere_else() -> None:
     asyncio.run(act())
 
 
+@pytest.mark.slow
+def test_undo_restores_the_file_name_that_an_empty_kernel_replaced() -> None:
+    async def act() -> None:
+        app, form = ui.app(), CodeForm("Write", "mine.cu", "my code", ("kernel.cpp", "an empty kernel"))
+        async with app.run_test(size=(80, 24)) as pilot:
+            app.push_screen(form)
+            await until(pilot, lambda: app.screen is form and form.query("KeyFooter"))
+            for key, name, text in (
+                ("ctrl+n", "kernel.cpp", "an empty kernel"), ("ctrl+n", "kernel.cpp", "an empty kernel"),
+                ("ctrl+z", "mine.cu", "my code"), ("ctrl+y", "kernel.cpp", "an empty kernel"), ("ctrl+z", "mine.cu", "my code"),
+            ):  # fmt: skip
+                await pilot.press(key)
+                await ui.still(pilot)
+                assert form._written() == (text, name), key
+
+    asyncio.run(act())
+
+
 def test_visual_comes_before_editor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.setenv("EDITOR", "nano")

@@ -50,6 +50,8 @@ class CodeForm(Dialog[Seed | None]):
         self._text = text
         self._kept = "" if edited else text
         self._empty_kernel = empty_kernel
+        self._replaced: tuple[str, str] | None = None
+        """(file name, text) that the empty kernel replaced."""
         self._check = check
 
     def compose(self) -> ComposeResult:
@@ -82,9 +84,22 @@ class CodeForm(Dialog[Seed | None]):
 
     def action_blank(self) -> None:
         """Replace the text by an empty kernel; undo restores it."""
+        text, name = self._written()
+        if text == self._empty_kernel[1]:
+            return
+        self._replaced = (name, text)
         area = self.query_one(TextArea)
-        self.query_one("#file", Input).value = self._empty_kernel[0]
         area.replace(self._empty_kernel[1], (0, 0), area.document.end)
+
+    @on(TextArea.Changed)
+    def _name_follows(self) -> None:
+        """The file name belongs to the text: both change together, also by undo and redo."""
+        if self._replaced is None:
+            return
+        text, name = self._written()
+        for before, after in ((self._replaced, self._empty_kernel), (self._empty_kernel, self._replaced)):
+            if (name, text) == (before[0], after[1]):
+                self.query_one("#file", Input).value = after[0]
 
     def action_editor(self) -> None:
         """Edit the text in ``$VISUAL`` or ``$EDITOR``."""
