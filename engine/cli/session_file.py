@@ -17,7 +17,6 @@ from engine.cli.streams import stdin_is_terminal
 from engine.cli.verbosity import quiet
 from engine.export import bundle
 from engine.journal import store, user_folders
-from engine.journal.lock import require_writable
 from engine.session import trust
 
 
@@ -77,7 +76,7 @@ def unpacked_or_resolved(text: str) -> Iterator[Path]:
 def delete(session: str, yes: bool, as_json: bool) -> None:
     """Delete SESSION: its journal and its blobs. Files that are not part of a session stay."""
     folder = store.resolve(session)
-    require_writable(folder)
+    store.require_deletable(folder)
     if not yes:
         if as_json or not stdin_is_terminal():
             raise CommandExit(BAD_INPUT, f"session {folder.name} is not deleted: confirm with --yes")

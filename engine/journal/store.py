@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from engine.domain import corroboration, queries
-from engine.domain.errors import EspalierError, JournalError
+from engine.domain.errors import EspalierError, JournalError, JournalUnwritable
 from engine.domain.folds import advance
 from engine.domain.model import Interval
 from engine.domain.state import SessionState
@@ -24,7 +24,7 @@ from engine.journal import journal, trust_records
 from engine.journal.blobs import FOLDER as BLOBS
 from engine.journal.inbox import FOLDER as INBOX
 from engine.journal.lock import NAME as LOCK
-from engine.journal.lock import SESSIONS, WriterLock, unwritable_error
+from engine.journal.lock import SESSIONS, WriterLock, require_writable, unwritable_error
 from engine.journal.shipped import is_shipped, shipped_folder
 from engine.journal.torn_lines import TORN
 from engine.journal.user_folders import HOME, sessions_root
@@ -272,6 +272,20 @@ def _summary(folder: Path, version: object) -> SessionSummary:
     )  # fmt: skip
 
 
+def require_deletable(folder: Path) -> None:
+    """Raise what ``delete`` raises, if the session's files could not be deleted now."""
+    try:
+        require_writable(folder)
+    except JournalUnwritable as error:
+        if isinstance(error.__cause__, OSError):
+            raise _undeletable_error(folder, error.__cause__) from error
+        raise
+
+
+def _undeletable_error(folder: Path, error: OSError) -> JournalUnwritable:
+    return JournalUnwritable(f"session {folder} cannot be deleted ({error.strerror}): make its folder writable first")
+
+
 def delete(folder: Path) -> None:
     """Delete a session: its journal, torn lines, blobs, inbox, its record of trust, and the folder if it is empty then.
 
@@ -279,6 +293,7 @@ def delete(folder: Path) -> None:
     """
     if not is_session(folder):
         raise JournalError(f"{folder} is not a session: nothing was deleted")
+    require_deletable(folder)
     lock = WriterLock(folder)
     try:
         own = [folder / journal.NAME, *folder.glob(f"{TORN}-*"), folder / LOCK]
@@ -290,7 +305,7 @@ def delete(folder: Path) -> None:
             if place.is_dir() and not any(place.iterdir()):
                 place.rmdir()
     except OSError as error:
-        raise unwritable_error(folder, error) from error
+        raise _undeletable_error(folder, error) from error
     finally:
         lock.release()
     trust_records.remove(folder)

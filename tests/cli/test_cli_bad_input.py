@@ -231,6 +231,8 @@ def test_a_read_only_session(process: Call, recorded: Path) -> None:
         words = process(*arguments, before=prison).error_line()
         assert "cannot be written" in words
         assert "copy it" in words
+    undeleted = process("session", "delete", recorded, "--yes", before=prison).error_line()
+    assert f"session {recorded} cannot be deleted (Read-only file system): make its folder writable first" in undeleted
     assert process("replay", recorded, "--headless", before=prison).status == 0
 
 
