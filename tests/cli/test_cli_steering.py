@@ -129,7 +129,7 @@ def test_a_settled_kernel_is_remeasured(espalier: Call, recorded: Path) -> None:
         (("idea", "approve", "scripted"), "no idea awaits"),
         (("idea", "add", "scripted", " "), "needs a title"),
         (("idea", "add", "scripted", "x", "--category", "magic"), "unknown value 'magic'"),
-        (("session", "end", "scripted"), "already closed"),
+        (("session", "end", "scripted"), "already ended"),
         (("kernel", "cancel", "scripted", "k1"), "already settled"),
         (("session", "note", "scripted", "x", "--on", "z9"), "unknown target 'z9'"),
         (("session", "mode", "scripted", "sometimes"), "unknown mode"),

@@ -260,6 +260,14 @@ def test_an_invalid_limit_is_named(state: SessionState) -> None:
         rules.decide(state, c.SetPauses(Pauses(usd=float("inf"))))
 
 
+def test_a_pause_before_a_round_that_has_begun_is_rejected() -> None:
+    state = b.fold(*b.first_round(pauses=Pauses(round=1)), e.RoundOpened(1, ("k1",)))
+    with pytest.raises(CommandRejected, match=r"^round 0 has already begun: the next one is round 2$"):
+        rules.decide(state, c.SetPauses(Pauses(round=0)))
+    assert rules.decide(state, c.SetPauses(Pauses(round=2)))
+    assert rules.decide(state, c.SetPauses(Pauses(round=1, usd=3.0))), "an earlier pause may stay among the conditions"
+
+
 def test_limits_that_no_float_holds_are_rejected(state: SessionState) -> None:
     huge = 10**400
     for command in (c.SetLimits(Limits(rounds=huge)), c.SetLimits(Limits(tokens=huge)), c.SetPauses(Pauses(round=huge))):
@@ -289,7 +297,7 @@ def test_ending_a_session_cancels_waiting_kernels(state: SessionState, closed: S
         e.SessionClosed("ended by hand"),
     )
     assert closed.closed == "enough"
-    with pytest.raises(CommandRejected, match=r"already closed \(enough\)"):
+    with pytest.raises(CommandRejected, match=r"already ended \(enough\)"):
         rules.decide(closed, c.EndSession("again"))
 
 

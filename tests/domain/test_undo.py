@@ -160,6 +160,7 @@ REFUSED: list[tuple[c.Command, str]] = [
     (c.WriteIdea(b.idea_text(9)), "^new idea i7 cannot be undone: reject or park the idea$"),
     (c.SeedKernel("mine.cpp", m.Dialect.CPP, m.Contract.HOST, b.digest("mine")), "^new kernel k5 cannot be undone: cancel the"),
     (c.Remeasure("k2"), "^remeasurement of k2 cannot be undone: cancel the kernel$"),
+    (c.RaceKernel("k1"), "^race of k1 cannot be undone: it changes nothing unless the kernel wins it$"),
 ]
 
 

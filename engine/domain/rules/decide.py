@@ -94,15 +94,24 @@ def _pausing(state: SessionState, command: c.SetPauses | c.PauseSearch | c.Resum
         case c.SetPauses(pauses):
             _bounded(tokens=pauses.tokens, dollars=pauses.usd)
             _bounded(LARGEST_COUNT, rounds=pauses.round)
+            _require_ahead(state, pauses.round)
             return (e.PausesChanged(pauses),)
         case c.PauseSearch(reason):
             if state.paused is not None or state.closed is not None:
-                raise CommandRejected(f"this session is already {'paused' if state.paused is not None else 'closed'}")
+                how = "is already paused" if state.paused is not None else "has already ended"
+                raise CommandRejected(f"this session {how}")
             return (e.SessionPaused(reason or "by hand"),)
         case c.ResumeSearch():
             if state.paused is None:
                 raise CommandRejected("this session is not paused")
             return (e.SessionContinued(_still_ahead(state)),)
+
+
+def _require_ahead(state: SessionState, number: int | None) -> None:
+    """Raises CommandRejected for a pause before a round that has begun: the search would never stop there."""
+    coming = queries.last_round(state) + 1
+    if number is not None and number < coming and number != state.pauses.round:
+        raise CommandRejected(f"round {number} has already begun: the next one is round {coming}")
 
 
 def _still_ahead(state: SessionState) -> Pauses:
@@ -138,6 +147,6 @@ def _answer(state: SessionState, call: str, reply: Blob) -> e.Event:
 
 def _close(state: SessionState, reason: str) -> tuple[e.Event, ...]:
     if state.closed is not None:
-        raise CommandRejected(f"this session is already closed ({state.closed})")
+        raise CommandRejected(f"this session has already ended ({state.closed})")
     cancelled = [e.KernelCancelled(k.id, "session closed") for k in queries.unsettled(state)]
     return (*cancelled, e.SessionClosed(reason or "ended by hand"))
