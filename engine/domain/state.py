@@ -336,8 +336,8 @@ class SessionState:
     """The last round when the closed session was last reopened."""
     workers: Mapping[str, WorkerRecord] = field(default_factory=_empty)
     """The fleet of the session's latest process, by name; empty without a fleet."""
-    unknown: tuple[str, ...] = ()
-    """Unknown kinds of events in the journal."""
+    unknown: Mapping[str, int] = field(default_factory=_empty)
+    """Kinds of events that this version does not know → how many of them the journal has."""
     decisions: tuple[d.PersonDecision, ...] = ()
     """The latest decisions of people that were not undone, oldest first."""
 

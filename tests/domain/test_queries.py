@@ -100,7 +100,7 @@ def test_an_incumbent_that_was_added_after_the_last_round_counts_too() -> None:
 
 def test_a_state_keeps_unknown_events() -> None:
     state = b.fold(*BEGUN, e.UnknownEvent("llm.called", {"tokens": 3}), e.UnknownEvent("llm.called", {}))
-    assert state.unknown == ("llm.called", "llm.called")
+    assert state.unknown == {"llm.called": 2}
 
 
 def test_events_about_unknown_subjects_change_nothing_else() -> None:

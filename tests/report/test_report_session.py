@@ -84,6 +84,19 @@ def test_pinned_and_pruned_kernels_are_marked(state: SessionState) -> None:
     assert "pruned" not in lines["k3"]
 
 
+def test_events_of_a_newer_version_are_named(state: SessionState) -> None:
+    newer = [
+        e.UnknownEvent("kernel.dreamt", {"kernel": "k1"}),
+        e.UnknownEvent("kernel.dreamt", {}),
+        e.UnknownEvent("bound", {}),
+    ]
+    known, told = progress.entry_lines(state, b.entries(newer, start=state.seq + 1))
+    assert plain(told[0][1]) == "kernel.dreamt: an event of a newer Espalier, ignored"
+    words = [span.text for name, span in evidence(known) if name == "note"]
+    assert words[-1] == "3 events of a newer Espalier ignored (kernel.dreamt, bound): figures may be incomplete"
+    assert not any("newer Espalier" in span.text for _, span in evidence(state))
+
+
 def test_the_evidence_names_device_check_baseline_and_sandbox(state: SessionState) -> None:
     found = {name: words.text for name, words in evidence(state)}
     assert found["device"].startswith("cpu: pretended processor")

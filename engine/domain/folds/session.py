@@ -81,7 +81,7 @@ def _command_answered(b: StateBatch, entry: e.Entry, ev: e.CommandAnswered) -> N
 
 
 def _unknown(b: StateBatch, entry: e.Entry, ev: e.UnknownEvent) -> None:
-    b.set(unknown=(*b.get("unknown"), ev.kind))
+    b.table("unknown")[ev.kind] = b.peek("unknown").get(ev.kind, 0) + 1
 
 
 FOLDS: Mapping[type, Fold] = {

@@ -113,6 +113,8 @@ def _session_line(event: e.Event, state: SessionState) -> Line | None:
             return line(f"retrying {', '.join(works) or 'the search'}")
         case e.NoteAdded(target, text):
             return line(f"note on {target or 'the session'}: {one_line(text)}")
+        case e.UnknownEvent(kind):
+            return line(Span(f"{_shortened(kind)}: an event of a newer Espalier, ignored", Tone.WARN))
     return None
 
 

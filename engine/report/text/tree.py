@@ -158,7 +158,14 @@ def evidence(state: SessionState) -> list[tuple[str, Span]]:
         ]
     if any(_is_from_before(state, kernel) for kernel in state.kernels.values()):
         rows.append(("note", Span("not compared: kernels measured on another device or with earlier baselines", Tone.WARN)))
+    if state.unknown:
+        rows.append(("note", Span(_unknown_words(state), Tone.WARN)))
     return [*rows, ("incumbent", _incumbent_words(state)), *_doubted(state), *races.lead_evidence(state)]
+
+
+def _unknown_words(state: SessionState) -> str:
+    kinds = shortened(", ".join(one_line(kind) for kind in state.unknown), _REASON)
+    return f"{counted(sum(state.unknown.values()), 'event')} of a newer Espalier ignored ({kinds}): figures may be incomplete"
 
 
 def _is_from_before(state: SessionState, kernel: Kernel) -> bool:
