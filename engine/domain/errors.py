@@ -119,7 +119,9 @@ def head_and_tail(text: str, most: int) -> str:
 
 def printable(text: str) -> str:
     """Foreign text made printable: control characters except line feed and tab become question marks."""
-    return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+    if text.replace("\n", "").replace("\t", "").isprintable():  # a text is searched faster than its characters
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
 def message_line(message: str) -> str:

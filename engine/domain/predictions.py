@@ -6,8 +6,9 @@ Errors are logarithms of ratios, displayed as factors: 1.25 is a prediction 25% 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import median
 
 from engine.domain import queries
@@ -96,7 +97,16 @@ def best_kernel(state: SessionState, idea: Idea) -> Kernel | None:
 
 
 def _best_here(state: SessionState, idea: Idea) -> Kernel | None:
-    return next((k for k in queries.ranked(state) if k.idea == idea.id and k.stage is Stage.MEASURED), None)
+    return _best_by_idea(state).get(idea.id)
+
+
+@lru_cache(maxsize=4)  # a report asks for every idea of one state, and a session may have thousands
+def _best_by_idea(state: SessionState) -> Mapping[str, Kernel]:
+    best: dict[str, Kernel] = {}
+    for kernel in queries.ranked(state):
+        if kernel.stage is Stage.MEASURED:
+            best.setdefault(kernel.idea, kernel)
+    return best
 
 
 def best_gain(state: SessionState, idea: Idea) -> Interval | None:
