@@ -46,6 +46,7 @@ _PUBLIC = {
 """Public name → the module that has it."""
 
 _BAD_INPUT = 2
+_INTERRUPTED = 130
 _PACKAGES = ("engine", "tui")
 _MARK = "Espalier"
 """Stands in the docstring of both packages."""
@@ -60,9 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if conflict := _package_conflict():
         print(f"espalier: {conflict}", file=sys.stderr)  # noqa: T201
         return _BAD_INPUT
-    from engine.cli import main as command_line
-    from engine.cli.ui import TerminalUI
-
+    try:
+        from engine.cli import main as command_line
+        from engine.cli.ui import TerminalUI
+    except KeyboardInterrupt:
+        print("espalier: interrupted", file=sys.stderr)  # noqa: T201
+        return _INTERRUPTED
     return command_line.main(arguments, TerminalUI(_open, _open_plain, _serve))
 
 

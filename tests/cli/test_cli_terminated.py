@@ -1,10 +1,15 @@
-"""SIGTERM, whenever it comes, ends the program with the status of an interruption."""
+"""SIGTERM and Ctrl-C, whenever they come, end the program with the status of an interruption."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import espalier
 
 _PROGRAM = """
 import signal, sys
@@ -20,3 +25,15 @@ def test_sigterm_while_an_import_runs_text_is_an_interruption(tmp_path: Path) ->
     call = [sys.executable, "-m", "program"]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (130, "espalier: interrupted\n")
+
+
+def test_ctrl_c_while_the_program_loads_gets_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "engine.cli.ui", Interrupted("engine.cli.ui"))
+    assert espalier.main(["--version"]) == 130
+    assert capsys.readouterr() == ("", "espalier: interrupted\n")
