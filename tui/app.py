@@ -166,8 +166,7 @@ class EspalierApp(TerminalApp):
         self._open(f"Fork of {event.folder.name}", fork)
 
     def _open_folder(self, folder: Path, mode: OpenMode) -> None:
-        running = self._search
-        if running is not None and running.folder == folder and mode is not OpenMode.REPLAY:
+        if (running := self._search) is not None and running.folder == folder and mode is not OpenMode.REPLAY:
             self._show_screen(running)
         elif mode is OpenMode.OPEN:
             from tui.bridge import SavedSession
@@ -180,11 +179,12 @@ class EspalierApp(TerminalApp):
         self._open(f"Opening {saved.folder.name}", partial(self.opener.resume, saved), saved)
 
     @work(group="watch", exclusive=True)
-    async def _watch(self, folder: Path, mode: OpenMode) -> None:
+    async def _watch(self, folder: Path, mode: OpenMode, fault: str = "") -> None:
         await while_shown(self, load_session_screens())
         opened = {OpenMode.REPLAY: self.opener.replay, OpenMode.JOIN: self.opener.join}.get(mode, self.opener.follow)
         try:
             bridge = await while_shown(self, asyncio.to_thread(opened, folder))
+            bridge.fault = fault
         except EspalierError as error:
             self.notify(str(error), severity="error", markup=False, timeout=10)
             if isinstance(self.screen, HomeScreen):
@@ -214,7 +214,7 @@ class EspalierApp(TerminalApp):
             case EspalierError():
                 self.notify(str(outcome), severity="error", markup=False, timeout=15)
                 if saved is not None:
-                    self._watch(saved.folder, OpenMode.FOLLOW)
+                    self._watch(saved.folder, OpenMode.FOLLOW, str(outcome))
 
     async def _ask_trust(self, asked: TrustQuestion, title: str, opening: OpenBridge, saved: SavedSession | None) -> None:
         """Ask whether this may run here, then open it, replay it, or do nothing. A fork is not made a second time."""

@@ -9,10 +9,13 @@ from support import sessions, ui
 from support.ui import until
 from textual.pilot import Pilot
 
+from engine.domain.errors import ProblemError
 from engine.domain.events import WorkStarted
 from engine.journal import journal
 from engine.journal.lock import WriterLock
+from engine.session.factory import SavedSession
 from tui.app import EspalierApp
+from tui.bridge import Bridge, Say
 
 
 def interrupted(folder: Path, kind: str) -> None:
@@ -44,6 +47,30 @@ def test_no_work_is_said_to_run_in_a_session_that_no_process_runs(kind: str, run
         app = ui.app(None, "follow", tmp_path / "s")
         async with app.run_test(size=(120, 40)) as pilot:
             await act(app, pilot)
+            await app._leave()
+
+    sessions.run(body)
+
+
+@pytest.mark.slow
+def test_why_a_session_cannot_be_resumed_here_stays_on_the_screen(tmp_path: Path) -> None:
+    """A notice vanishes, and the command that the screen then named was the one that had failed."""
+
+    class Elsewhere(ui.FakeOpener):
+        async def resume(self, saved: SavedSession, say: Say) -> Bridge:
+            raise ProblemError("no GPU found, and k1 is a cuda kernel")
+
+    interrupted(tmp_path / "s", "verify")
+
+    async def body() -> None:
+        app = ui.app(Elsewhere(), "open", SavedSession(tmp_path / "s"))
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: "not running" in ui.screen_text(app))
+            app.clear_notifications()
+            await until(pilot, lambda: not app._notifications)
+            await ui.still(pilot)
+            assert "no GPU found, and k1 is a cuda kernel" in ui.screen_text(app)
+            assert "espalier open" not in ui.screen_text(app)
             await app._leave()
 
     sessions.run(body)
