@@ -75,6 +75,15 @@ CASES = {
             with_indices(lambda i: i.flip(1)),
         ),
     ),
+    "topk of integers": Indices(
+        "x.topk(5, 1)", last_of_equals, (with_indices(lambda i: i + 1),), "torch.randint(0, 9, (8, 40))"
+    ),
+    "max of integers": Indices(
+        "x.max(1)",
+        lambda x: (x.amax(1), 39 - x.flip(1).argmax(1)),
+        (lambda x: (x.amax(1), x.argmin(1)),),
+        "torch.randint(0, 9, (8, 40))",
+    ),
     "sort": Indices(
         "torch.sort(x, 1)",
         lambda x: (x.sort(1).values, 39 - x.flip(1).argsort(dim=1, stable=True)),
@@ -184,6 +193,60 @@ def test_a_stable_sort_defines_its_indices(tmp_path: Path) -> None:
     assert isinstance(x, Tensor)
     other = 39 - x.flip(1).argsort(dim=1, stable=True)
     assert ReferenceOnCase(reference, on).equivalent([on.expected[0], other])[1] is None
+
+
+def test_a_largest_integer_is_no_index(tmp_path: Path) -> None:
+    """Of a vector, the place of another element with the value at the place would be right."""
+    case = Indices("x + x.max()", lambda x: (x + x.max(),), (lambda x: (x + 1 + x.max(),),), "torch.randint(0, 9, (8, 40))")
+    reference = reference_of(tmp_path, case)
+    calibrate(reference, "class")
+    on = make_case(reference, OWN)
+    assert ReferenceOnCase(reference, on).equivalent(on.expected) == [None]
+
+
+CONVERTED = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def forward(self, x, mask):
+        best = torch.where(mask, x, float("-inf")).argmax(1)
+        return (torch.where(mask.any(1), best, -1) if MARKED else best % 7), x.argmax(1)
+def get_inputs():
+    mask = torch.rand(64, 300) > 0.6
+    mask[3] = False
+    return [torch.rand(64, 300), mask]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_choice_among_equals_opens_only_what_follows_from_it(tmp_path: Path, marked: bool) -> None:
+    """A row without an element has equal scores; its index is replaced, or reduced to another number."""
+    file = tmp_path / "reference.py"
+    file.write_text(CONVERTED.replace("MARKED", str(marked)))
+    reference = Reference(catalog.find(str(file)), Workload("full", {}))
+    calibration = calibrate(reference, "class")
+
+    def passes(kernel: Callable[[Tensor, Tensor], Tensor], distribution: str, by: int = 0) -> bool:
+        case = make_case(reference, distribution)
+        x, mask = case.inputs
+        assert isinstance(x, Tensor)
+        assert isinstance(mask, Tensor)
+        best = kernel(x, mask)
+        outputs = [torch.where(mask.any(1), best, -1) if marked else best % 7, x.argmax(1) + by]
+        asked = ReferenceOnCase(reference, case)
+        return calibration.policy.rule(outputs, case.expected, output_names(reference), distribution, asked).passed
+
+    def last(x: Tensor, mask: Tensor) -> Tensor:
+        return 299 - x.masked_fill(~mask, float("-inf")).flip(1).argmax(1)
+
+    def from_zero(x: Tensor, mask: Tensor) -> Tensor:
+        return (x * mask).argmax(1)
+
+    assert all(passes(last, name) for name in calibration.distributions if name != OWN)
+    assert not any(passes(last, name, 1) for name in ("x64", "negated"))
+    assert passes(from_zero, "negated") is not marked
 
 
 def test_a_reference_that_computes_with_an_index_is_not_judged_on_ties(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.rounded_operands import RoundedOperands
 from engine.trial.judge.rounded_results import RoundedResults
 from engine.trial.judge.runs_close_by import close_by, exact_close_by, exact_if_any, exact_rounded
-from engine.trial.judge.ties import IndexTrace, equivalent, selects, ties_decide
+from engine.trial.judge.ties import Choice, IndexTrace, OtherChoices, equivalent, open_choice, selects
 from engine.trial.judge.tolerance import HALVES
 from engine.trial.judge.undecided import SeenRange, seen_ranges
 
@@ -249,9 +249,17 @@ class ReferenceOnCase:
         pairs = zip(outputs, self.case.expected, strict=True)
         return [equivalent(o, e, exact, eager) if _may_be_index(o) else None for o, e in pairs]
 
-    def ties_decide(self) -> bool:
-        """Whether the reference computes with an index of equal scores."""
-        return self.selects and ties_decide(*self._traces())
+    def ties_decide(self) -> list[bool]:
+        """For each output, whether it follows from an index of equal scores with which the reference computes."""
+        choice = open_choice(*self._traces()) if self.selects else Choice.NONE
+        changed = [choice is Choice.ANY for _ in self.case.expected]
+        if choice is not Choice.OTHER:
+            return changed
+        for seed, sign in itertools.product((fresh_seed(), fresh_seed()), (UP, DOWN)):
+            with OtherChoices(seed, sign):
+                others = self.reference.exact(self.case.model, self.case.inputs).outputs
+            changed = [known or not torch.equal(a, b) for known, a, b in zip(changed, others, self.case.expected, strict=True)]
+        return changed
 
     def _traces(self) -> tuple[IndexTrace, IndexTrace]:
         """The indices of the reference in float64 and in its own arithmetic."""

@@ -72,11 +72,17 @@ def compare_with_ties(judged: Judged, reference: CaseReference) -> Errors:
     if errors.flaw:
         own = reference.own_outputs()
         masks = [_same_as(own[at], judged.outputs[at], mask) for at, mask in enumerate(masks)]
-        errors = judged.compared(_with_own_errors(judged, reference, own, masks))
-    if errors.flaw and not judged.own and reference.ties_decide():
-        every = [torch.ones_like(output, dtype=torch.bool) if compared_exactly(output) else None for output in outputs]
-        return judged.compared(every)
+        masks = _with_own_errors(judged, reference, own, masks)
+        errors = judged.compared(masks)
+    if errors.flaw and not judged.own:
+        decided = reference.ties_decide()
+        masks = [_everywhere(outputs[at]) if decided[at] else mask for at, mask in enumerate(masks)]
+        return judged.compared(masks) if any(decided) else errors
     return errors
+
+
+def _everywhere(output: torch.Tensor) -> torch.Tensor | None:
+    return torch.ones_like(output, dtype=torch.bool) if compared_exactly(output) else None
 
 
 def _same_as(own: torch.Tensor, output: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:

@@ -35,7 +35,7 @@ class _OnCase(Protocol):
     def selects(self) -> bool: ...
     @property
     def convolves(self) -> bool: ...
-    def ties_decide(self) -> bool: ...
+    def ties_decide(self) -> Sequence[bool]: ...
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class SharedAnswers:
 
     def __init__(self, asked: _OnCase, outputs: Sequence[torch.Tensor]) -> None:
         self.asked, self.outputs = asked, outputs
-        self.tied: bool | None = None
+        self.tied: Sequence[bool] | None = None
         self.own: Sequence[torch.Tensor] | None = None
         self._errors: dict[tuple[PrecisionClass, ...], Mapping[str, RelativeErrors]] = {}
         self._plain: dict[torch.dtype, _Replayed] = {}
@@ -172,11 +172,11 @@ class OutputOnCase:
         """As for all outputs."""
         return self.shared.asked.convolves
 
-    def ties_decide(self) -> bool:
+    def ties_decide(self) -> list[bool]:
         """As for all outputs."""
         if self.shared.tied is None:
             self.shared.tied = self.shared.asked.ties_decide()
-        return self.shared.tied
+        return [self.shared.tied[self.index]]
 
     def nearest_seen(self, outputs: Sequence[torch.Tensor], limit: float, most: float) -> list[torch.Tensor] | None:
         """As for a single output: ``outputs`` is this one."""

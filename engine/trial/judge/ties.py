@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum, auto
 from typing import Any, Protocol
 
 import torch
@@ -22,6 +23,7 @@ _INDEX_OPERATORS = _ALL_DIFFERENT | {
     "argmax", "argmin", "max", "min", "median", "nanmedian", "kthvalue", "mode", "cummax", "cummin",
     "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool3d",
 }  # fmt: skip
+_INDEX_ONLY = frozenset({"argmax", "argmin", "argsort"})
 _PLANES = {"max_pool2d_with_indices": 2, "adaptive_max_pool2d": 2, "max_pool3d_with_indices": 3, "adaptive_max_pool3d": 3}
 """Poolings index the flattened plane: its number of dimensions."""
 _MOVING = frozenset(
@@ -31,6 +33,8 @@ _MOVING = frozenset(
 """Operators that only move or convert an index."""
 _ROUNDING = 10.0
 """The allowed multiple of the error of the reference's own scores."""
+_APART = 1e-12
+"""How far apart equal scores are set, in units of the largest."""
 _LARGEST_SHARE = 0.02
 """Limit on that error, as a share of the scores' spread: beyond it they do not say which element is right."""
 
@@ -47,7 +51,12 @@ class IndexSource:
     scores: torch.Tensor
     dim: int
     indices: torch.Tensor
-    all_different: bool
+    name: str
+    """The operator's."""
+
+    @property
+    def all_different(self) -> bool:
+        return self.name in _ALL_DIFFERENT
 
 
 class IndexTrace(OperatorMode):  # type: ignore[no-untyped-call]
@@ -75,11 +84,9 @@ class IndexTrace(OperatorMode):  # type: ignore[no-untyped-call]
         return found
 
     def _record(self, name: str, arguments: Mapping[str, Any], found: object) -> None:
-        indices = [t for t in tensors([found]) if t.dtype == torch.int64]
-        scores = arguments["self"].detach()
-        if len(indices) != 1 or not scores.dim():
+        index, scores, dim = _index_of(name, found), arguments["self"].detach(), arguments.get("dim")
+        if index is None or not scores.dim():
             return
-        index, dim = indices[0], arguments.get("dim")
         self._indices.add(_place(index))
         self._alive.append(index)
         if arguments.get("stable"):  # the reference asks for the first of equal elements
@@ -90,7 +97,15 @@ class IndexTrace(OperatorMode):  # type: ignore[no-untyped-call]
             index, scores, dim = index.reshape(-1), scores.reshape(-1), 0
         dim = (-1 if dim is None else dim) % scores.dim()
         shaped = index if index.dim() == scores.dim() else index.unsqueeze(dim)
-        self.sources.append(IndexSource(scores, dim, shaped, name in _ALL_DIFFERENT))
+        self.sources.append(IndexSource(scores, dim, shaped, name))
+
+
+def _index_of(name: str, found: object) -> torch.Tensor | None:
+    """The indices that an index operator returned; ``None`` of one that returned a value only. Values may be integers too."""
+    if isinstance(found, torch.Tensor):
+        return found if name in _INDEX_ONLY else None
+    index = list(tensors([found]))[-1]
+    return index if index.dtype == torch.int64 else None
 
 
 def _place(tensor: torch.Tensor) -> int:
@@ -111,14 +126,28 @@ def equivalent(output: torch.Tensor, expected: torch.Tensor, exact: IndexTrace, 
     return None
 
 
-def ties_decide(exact: IndexTrace, eager: IndexTrace) -> bool:
-    """Whether the reference computes with an index that it chose among equal scores: any other choice is as right."""
-    return exact.consumed and any(
-        _chosen_among_equals(source, slack(exact.sources, eager.sources, place)) for place, source in enumerate(exact.sources)
-    )
+class Choice(StrEnum):
+    """What equal scores leave open of an index that the reference computes with."""
+
+    NONE = auto()
+    OTHER = auto()
+    """Scores are equal: another index is as right (``OtherChoices``)."""
+    ANY = auto()
+    """Scores are as close as rounding errs: whatever may be chosen."""
 
 
-def _chosen_among_equals(source: IndexSource, within: float) -> bool:
+def open_choice(exact: IndexTrace, eager: IndexTrace) -> Choice:
+    """What equal scores leave open of the indices that the reference computes with."""
+    found = Choice.NONE
+    for place, source in enumerate(exact.sources if exact.consumed else ()):
+        ties = _choice(source, slack(exact.sources, eager.sources, place))
+        if ties is Choice.ANY:
+            return ties
+        found = ties if ties is Choice.OTHER else found
+    return found
+
+
+def _choice(source: IndexSource, within: float) -> Choice:
     ordered = source.scores.sort(source.dim).values.double()
     lower, upper = (
         ordered.narrow(source.dim, 0, ordered.shape[source.dim] - 1),
@@ -126,7 +155,55 @@ def _chosen_among_equals(source: IndexSource, within: float) -> bool:
     )
     picked = source.scores.gather(source.dim, source.indices).double()
     least, most = picked.amin(source.dim, keepdim=True) - within, picked.amax(source.dim, keepdim=True) + within
-    return bool((_tied(lower, upper, within) & (upper >= least) & (lower <= most)).any())
+    tied = _tied(lower, upper, within) & (upper >= least) & (lower <= most)
+    if not bool(tied.any()):
+        return Choice.NONE
+    return Choice.ANY if source.name == "mode" or bool((tied & (lower != upper)).any()) else Choice.OTHER
+
+
+class OtherChoices(OperatorMode):  # type: ignore[no-untyped-call]
+    """Has every operator that returns an index choose another one of equal scores, at random.
+
+    Of two modes with the same seed and opposite signs, one at least chooses otherwise than the operator itself.
+    """
+
+    def __init__(self, seed: int, sign: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._seed, self._sign = seed, sign
+
+    def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
+        found = func(*args, **given)
+        name = func._overloadpacket.__name__.rstrip("_")
+        if name not in _INDEX_OPERATORS or _index_of(name, found) is None:
+            return found
+        scores, *others = args
+        arguments = named_arguments(func, args, given)
+        if not scores.dim() or arguments.get("stable"):
+            return found
+        self._seed += 1
+        other = func(self._apart(scores), *others, **given)
+        index = _index_of(name, other)
+        if isinstance(found, torch.Tensor) or index is None:
+            return other
+        return self._values(name, scores, arguments.get("dim"), index), index
+
+    def _apart(self, scores: torch.Tensor) -> torch.Tensor:
+        """The scores with equal ones a little apart, and infinite ones beyond all others."""
+        wide = scores.double()
+        largest = float(torch.where(wide.isfinite(), wide, 0.0).abs().max()) if wide.numel() else 0.0
+        bound = 2 * largest + 1
+        generator = torch.Generator(wide.device).manual_seed(self._seed)
+        order = torch.rand(wide.shape, generator=generator, dtype=wide.dtype, device=wide.device) - 0.5
+        return wide.clamp(-bound, bound) + self._sign * _APART * bound * order
+
+    def _values(self, name: str, scores: torch.Tensor, dim: int | None, index: torch.Tensor) -> torch.Tensor:
+        if name in _PLANES:
+            planes = _PLANES[name]
+            return scores.flatten(-planes).gather(-1, index.flatten(-planes)).view(index.shape)
+        dim = (-1 if dim is None else dim) % scores.dim()
+        if index.dim() == scores.dim():
+            return scores.gather(dim, index)
+        return scores.gather(dim, index.unsqueeze(dim)).squeeze(dim)
 
 
 def _selects_the_same(chosen: torch.Tensor, right: torch.Tensor, source: IndexSource, within: float) -> torch.Tensor:

@@ -108,8 +108,8 @@ class CaseReference(Protocol):
     def selects(self) -> bool:
         """Whether the reference has operators that return indices."""
 
-    def ties_decide(self) -> bool:
-        """Whether the reference computes with an index of equal scores."""
+    def ties_decide(self) -> Sequence[bool]:
+        """For each output, whether it follows from an index of equal scores with which the reference computes."""
 
     def nearest_seen(self, outputs: Sequence[torch.Tensor], limit: float, most: float) -> Sequence[torch.Tensor] | None:
         """The expected outputs, with values seen close by where elements jump; ``None`` where that cannot help."""
