@@ -173,6 +173,22 @@ def test_the_constant_model_of_a_single_number_uses_another_input(tmp_path: Path
     assert describe_check(reference, calibrate(reference, "class")).verifiable
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "torch.nn.functional.one_hot(x.argmax(1), 1024)",
+        "x > x.flatten().topk(3).values[-1]",
+        "torch.zeros(600, 1024).index_add(0, torch.tensor([0, 599]), x[:2])",
+        "torch.cat([x[:2, :3], x[:2, :8] * 0, x[:2, :1]], 1)",
+    ],
+)
+def test_an_output_of_mostly_zeros_is_verifiable(tmp_path: Path, expression: str) -> None:
+    """Zeros in the middle are right where a tile of zeros stands for one that is not written."""
+    reference = returning(tmp_path, expression)
+    found = [n for n in try_trivial_models(reference, calibrate(reference, "class")) if n.name == "one tile unwritten"]
+    assert [n.passed for n in found] == [False]
+
+
 @pytest.mark.parametrize(("expression", "tells"), [("x.sum() * 0 + 3", True), ("x[0, 0]", False)])
 def test_an_output_independent_of_the_input_is_not_verifiable(tmp_path: Path, expression: str, tells: bool) -> None:
     reference = returning(tmp_path, expression)
