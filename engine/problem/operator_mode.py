@@ -27,6 +27,11 @@ def _repeated(goes_on: Callable[..., Any], body: Callable[..., Any], carried: Se
 
 _OWN: dict[Any, Callable[..., Any]] = {torch.ops.higher_order.cond: _chosen, torch.ops.higher_order.while_loop: _repeated}
 """Operators whose eager definition refuses every mode."""
+MOVING = frozenset(
+    "view reshape _unsafe_view squeeze unsqueeze slice select clone detach alias _to_copy transpose permute t expand cat "
+    "stack device".split()
+)
+"""Operators that only move or convert elements."""
 _EAGER = torch._C.DispatchKey.CompositeExplicitAutograd
 
 

@@ -308,7 +308,7 @@ class Reference:
         return frozenset(self._trace()[1].operators)
 
     def compared_numbers(self) -> tuple[float, ...]:
-        """The numbers that the forward compares floating-point tensors with, in order."""
+        """The numbers at which the forward's result jumps (``compared_numbers``), in order."""
         return tuple(sorted(self._trace()[1].compared_numbers))
 
     def memory(self) -> ForwardMemory:

@@ -164,6 +164,13 @@ def means_without_an_end(x: torch.Tensor) -> torch.Tensor:
         ("x * (x > 0.25)", "torch.randn(64, 999)", lambda x: x * (x >= 0.25), THRESHOLDS),
         ("F.hardshrink(x)", "torch.randn(64, 999).half()", lambda x: x * (x.abs() >= 0.5), THRESHOLDS),
         ("F.threshold(x, -6, 20)", "torch.randn(64, 999)", lambda x: torch.where(x >= -6, x, 20), THRESHOLDS),
+        ("torch.round(x)", "torch.randn(64, 999)", lambda x: torch.trunc(x + torch.copysign(x.new_tensor(0.5), x)), THRESHOLDS),
+        (
+            "x.reshape(-1, 27)[1:].round() * 2",
+            "torch.randn(64, 999).half()",
+            lambda x: (x.view(-1, 27)[1:] + 0.5).floor() * 2,
+            THRESHOLDS,
+        ),
     ],
 )
 def test_what_some_changed_elements_find(
@@ -187,7 +194,9 @@ def test_what_some_changed_elements_find(
         assert all(found) if right else not all(found)
 
 
-@pytest.mark.parametrize("returned", ["x * (x > 0.1)", "(x > 0) + x.clamp(-1, 1)", "x * (x.int() > 4)", "torch.relu(x)"])
+@pytest.mark.parametrize(
+    "returned", ["x * (x > 0.1)", "(x * 8).round()", "(x > 0) + x.clamp(-1, 1)", "x * (x.int() > 4)", "torch.relu(x)"]
+)
 def test_thresholds_that_inputs_cannot_meet_are_not_tried(tmp_path: Path, returned: str) -> None:
     """0.1 is another number in float32 and in float64; zeros and ones are tried anyway."""
     (tmp_path / "reference.py").write_text(

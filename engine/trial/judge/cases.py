@@ -28,7 +28,7 @@ from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.rounded_operands import RoundedOperands
 from engine.trial.judge.rounded_results import RoundedResults
 from engine.trial.judge.runs_close_by import close_by, exact_close_by, exact_if_any, exact_rounded
-from engine.trial.judge.ties import Choice, IndexTrace, OtherChoices, equivalent, open_choice, selects
+from engine.trial.judge.ties import IndexTrace, OpenChoice, OtherChoices, equivalent, open_choice, selects
 from engine.trial.judge.tolerance import HALVES
 from engine.trial.judge.undecided import SeenRange, seen_ranges
 
@@ -251,9 +251,9 @@ class ReferenceOnCase:
 
     def ties_decide(self) -> list[bool]:
         """For each output, whether it follows from an index of equal scores with which the reference computes."""
-        choice = open_choice(*self._traces()) if self.selects else Choice.NONE
-        changed = [choice is Choice.ANY for _ in self.case.expected]
-        if choice is not Choice.OTHER:
+        choice = open_choice(*self._traces()) if self.selects else OpenChoice.NONE
+        changed = [choice is OpenChoice.ANY for _ in self.case.expected]
+        if choice is not OpenChoice.OTHER:
             return changed
         for seed, sign in itertools.product((fresh_seed(), fresh_seed()), (UP, DOWN)):
             with OtherChoices(seed, sign):

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
-from engine.problem.operator_mode import OperatorMode, named_arguments
+from engine.problem.operator_mode import MOVING, OperatorMode, named_arguments
 from engine.problem.values import tensors
 
 _ALL_DIFFERENT = frozenset({"topk", "sort", "argsort"})
@@ -26,11 +26,6 @@ _INDEX_OPERATORS = _ALL_DIFFERENT | {
 _INDEX_ONLY = frozenset({"argmax", "argmin", "argsort"})
 _PLANES = {"max_pool2d_with_indices": 2, "adaptive_max_pool2d": 2, "max_pool3d_with_indices": 3, "adaptive_max_pool3d": 3}
 """Poolings index the flattened plane: its number of dimensions."""
-_MOVING = frozenset(
-    "view reshape _unsafe_view squeeze unsqueeze slice select clone detach alias _to_copy transpose permute t expand cat "
-    "stack device".split()
-)
-"""Operators that only move or convert an index."""
 _ROUNDING = 10.0
 """The allowed multiple of the error of the reference's own scores."""
 _APART = 1e-12
@@ -73,7 +68,7 @@ class IndexTrace(OperatorMode):  # type: ignore[no-untyped-call]
         found = func(*args, **given)
         name = func._overloadpacket.__name__.rstrip("_")
         if any(_place(t) in self._indices for t in tensors([*args, *given.values()])):
-            if name in _MOVING:
+            if name in MOVING:
                 moved = list(tensors([found]))
                 self._indices |= {_place(t) for t in moved}
                 self._alive += moved
@@ -126,7 +121,7 @@ def equivalent(output: torch.Tensor, expected: torch.Tensor, exact: IndexTrace, 
     return None
 
 
-class Choice(StrEnum):
+class OpenChoice(StrEnum):
     """What equal scores leave open of an index that the reference computes with."""
 
     NONE = auto()
@@ -136,18 +131,18 @@ class Choice(StrEnum):
     """Scores are as close as rounding errs: whatever may be chosen."""
 
 
-def open_choice(exact: IndexTrace, eager: IndexTrace) -> Choice:
+def open_choice(exact: IndexTrace, eager: IndexTrace) -> OpenChoice:
     """What equal scores leave open of the indices that the reference computes with."""
-    found = Choice.NONE
+    found = OpenChoice.NONE
     for place, source in enumerate(exact.sources if exact.consumed else ()):
         ties = _choice(source, slack(exact.sources, eager.sources, place))
-        if ties is Choice.ANY:
+        if ties is OpenChoice.ANY:
             return ties
-        found = ties if ties is Choice.OTHER else found
+        found = ties if ties is OpenChoice.OTHER else found
     return found
 
 
-def _choice(source: IndexSource, within: float) -> Choice:
+def _choice(source: IndexSource, within: float) -> OpenChoice:
     ordered = source.scores.sort(source.dim).values.double()
     lower, upper = (
         ordered.narrow(source.dim, 0, ordered.shape[source.dim] - 1),
@@ -157,8 +152,8 @@ def _choice(source: IndexSource, within: float) -> Choice:
     least, most = picked.amin(source.dim, keepdim=True) - within, picked.amax(source.dim, keepdim=True) + within
     tied = _tied(lower, upper, within) & (upper >= least) & (lower <= most)
     if not bool(tied.any()):
-        return Choice.NONE
-    return Choice.ANY if source.name == "mode" or bool((tied & (lower != upper)).any()) else Choice.OTHER
+        return OpenChoice.NONE
+    return OpenChoice.ANY if source.name == "mode" or bool((tied & (lower != upper)).any()) else OpenChoice.OTHER
 
 
 class OtherChoices(OperatorMode):  # type: ignore[no-untyped-call]
