@@ -14,7 +14,6 @@ import os
 import select
 import signal
 import socket
-import stat
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -34,6 +33,7 @@ _MOST_THREADS = 1 << 16
 _REQUEST_BYTES = 4096
 _PR_SET_DUMPABLE = 4
 _NEW_USER_NAMESPACE = 0x10000000
+_DEVICE_FILES = frozenset(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty"))
 _READ_ONLY, _REMOUNT, _BIND = 1, 32, 4096
 _KEPT_FLAGS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
 """Of a mount that is mounted again: without them the operating system refuses."""
@@ -142,7 +142,7 @@ def main() -> None:
 
 
 def _keep_device_files() -> None:
-    """Mount the device files read-only, here and in all that is started: they are the machine's own. Raises OSError.
+    """Mount the usual device files read-only, here and in all that is started: they are the machine's own. Raises OSError.
 
     Their owner could change their permissions and times, for every process of the machine and past the end of the sandbox. A
     device is written through such a file as before. Bubblewrap cannot mount it so: it would forbid devices, too.
@@ -151,7 +151,7 @@ def _keep_device_files() -> None:
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         mounts = [line.split() for line in file]
     for _, _, _, _, place, options, *_ in mounts:
-        if not place.startswith("/dev/") or not stat.S_ISCHR(os.stat(place).st_mode):
+        if place not in _DEVICE_FILES:
             continue
         flags = _READ_ONLY | _REMOUNT | _BIND | sum(_KEPT_FLAGS.get(option, 0) for option in options.split(","))
         if libc.mount(None, place.encode(), None, flags, None):

@@ -17,10 +17,11 @@ from engine.problem.operation_count import family
 from engine.problem.reference import Reference
 from engine.trial.judge import calibration
 from engine.trial.judge.calibration import Calibration, calibrate
-from engine.trial.judge.cases import Case, ReferenceOnCase, default_class, make_case, output_dtype, output_names
+from engine.trial.judge.cases import Case, default_class, make_case, output_dtype, output_names
 from engine.trial.judge.correctness_check import describe_check, try_trivial_models
 from engine.trial.judge.known_calibrations import shape_text
 from engine.trial.judge.perturbations import COPIES, GRADED, OWN, SPECIAL, UNEQUAL, WIDE_ONLY
+from engine.trial.judge.reference_on_case import ReferenceOnCase
 
 SIZES: Mapping[str, Mapping[str, int]] = {
     "softmax": {"batch_size": 8, "dim": 1000},

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import calibrate
-from engine.trial.judge.cases import ReferenceOnCase, make_case, output_names
+from engine.trial.judge.cases import make_case, output_names
 from engine.trial.judge.perturbations import COPIES, EQUAL_ROWS, perturb
+from engine.trial.judge.reference_on_case import ReferenceOnCase
 
 LENGTHS = st.integers(1, 9)
 DISTANCES = """import torch

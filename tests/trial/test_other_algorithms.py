@@ -13,7 +13,8 @@ from engine.domain.model import Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import calibrate
-from engine.trial.judge.cases import ReferenceOnCase, make_case, output_names
+from engine.trial.judge.cases import make_case, output_names
+from engine.trial.judge.reference_on_case import ReferenceOnCase
 
 CONVOLUTION = """
 import torch

@@ -14,7 +14,7 @@ from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import Calibration, calibrate
 from engine.trial.judge.candidate_distributions import candidates
-from engine.trial.judge.cases import ReferenceOnCase, make_case, output_names
+from engine.trial.judge.cases import make_case, output_names
 from engine.trial.judge.perturbations import (
     BY_CHANCE,
     COPIES,
@@ -27,6 +27,7 @@ from engine.trial.judge.perturbations import (
     nudged,
     perturb,
 )
+from engine.trial.judge.reference_on_case import ReferenceOnCase
 
 
 @pytest.mark.parametrize("name", [OWN, *PERTURBATIONS])

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from trial.test_rounded_results import calibrated, passes
 
-from engine.trial.judge import cases
+from engine.trial.judge import cases, class_errors, reference_on_case
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.rounded_operands import RoundedOperands
 
@@ -179,7 +179,8 @@ def test_rounding_what_is_multiplied_passes(
     right: Callable[..., Sequence[Tensor]], wrong: Callable[..., Sequence[Tensor]],
 ) -> None:  # fmt: skip
     seeds = itertools.count()
-    monkeypatch.setattr(cases, "fresh_seed", lambda: next(seeds))
+    for module in (cases, class_errors, reference_on_case):
+        monkeypatch.setattr(module, "fresh_seed", lambda: next(seeds))
     reference, calibration = calibrated(tmp_path, names, body, shape)
     assert all(passes(reference, calibration, distribution, right, *range(12)))
     assert not any(passes(reference, calibration, distribution, wrong, *range(3)))

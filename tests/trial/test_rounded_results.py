@@ -15,9 +15,10 @@ from engine.domain.model import Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import Calibration, calibrate
-from engine.trial.judge.cases import Case, ReferenceOnCase, fresh_seed, output_names
+from engine.trial.judge.cases import Case, fresh_seed, output_names
 from engine.trial.judge.class_policy import ClassPolicy
 from engine.trial.judge.perturbations import DOWN, OWN, UP, perturb
+from engine.trial.judge.reference_on_case import ReferenceOnCase
 from engine.trial.judge.rounded_results import RoundedResults
 
 MODEL = """

@@ -13,9 +13,11 @@ from engine.domain.model import PrecisionClass, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import Calibration, calibrate
-from engine.trial.judge.cases import Case, ReferenceOnCase, errors_in_class, make_case, output_names
+from engine.trial.judge.cases import Case, make_case, output_names
+from engine.trial.judge.class_errors import errors_in_class
 from engine.trial.judge.jumps import may_jump, nearest_seen
 from engine.trial.judge.perturbations import OWN
+from engine.trial.judge.reference_on_case import ReferenceOnCase
 
 GATE = """
 import torch

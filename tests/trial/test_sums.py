@@ -17,9 +17,10 @@ from engine.problem.reference import Reference
 from engine.trial.judge import cases, sums
 from engine.trial.judge.arithmetic import round_to_tf32
 from engine.trial.judge.calibration import calibrate
-from engine.trial.judge.cases import ReferenceOnCase, make_case
+from engine.trial.judge.cases import make_case
 from engine.trial.judge.perturbations import SPECIAL, perturb
 from engine.trial.judge.policies import make_policy
+from engine.trial.judge.reference_on_case import ReferenceOnCase
 from engine.trial.judge.relative_errors import RelativeErrors
 
 Sum = Callable[[torch.Tensor], torch.Tensor]

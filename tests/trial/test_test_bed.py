@@ -20,12 +20,14 @@ from engine.domain.model import Problem, Workload
 from engine.problem import catalog
 from engine.problem.constant_parameters import Varied
 from engine.problem.reference import Reference
-from engine.trial.judge import cases, devices, guards, test_bed
+from engine.trial.judge import devices, guards, reference_on_case, test_bed
 from engine.trial.judge.calibration import calibrate
-from engine.trial.judge.cases import Case, ReferenceOnCase, class_errors
+from engine.trial.judge.cases import Case
+from engine.trial.judge.class_errors import class_errors
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.judged_calls import CheckTally, judge_outputs
 from engine.trial.judge.perturbations import OWN
+from engine.trial.judge.reference_on_case import ReferenceOnCase
 from engine.trial.judge.taken_outputs import largest_difference
 from engine.trial.judge.test_bed import Findings
 from engine.trial.judge.timing import KERNEL
@@ -505,7 +507,7 @@ def test_wrong_integers_that_happen_to_equal_poison_are_not_reported_as_unwritte
 def test_eager_passes_on_an_ill_conditioned_input(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     at = of("torch.floor(x * 10)")
-    monkeypatch.setattr(cases, "class_errors", lambda *given: asked.append(given) or class_errors(*given))
+    monkeypatch.setattr(reference_on_case, "class_errors", lambda *given: asked.append(given) or class_errors(*given))
     at.refill(0)
     x = at._given(0)[0]
     assert isinstance(x, torch.Tensor)

@@ -15,8 +15,9 @@ from engine.domain.model import Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import Calibration, calibrate
-from engine.trial.judge.cases import Case, ReferenceOnCase, make_case, output_names
+from engine.trial.judge.cases import Case, make_case, output_names
 from engine.trial.judge.perturbations import OWN, SPECIAL
+from engine.trial.judge.reference_on_case import ReferenceOnCase
 
 REFERENCE = """
 import torch

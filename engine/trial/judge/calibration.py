@@ -21,15 +21,8 @@ from engine.domain.model import PrecisionClass
 from engine.problem.precision import draws_numbers
 from engine.problem.reference import Reference
 from engine.trial.judge.candidate_distributions import candidates
-from engine.trial.judge.cases import (
-    Case,
-    class_errors,
-    default_class,
-    make_case,
-    output_dtype,
-    output_dtypes,
-    output_names,
-)
+from engine.trial.judge.cases import Case, default_class, make_case, output_dtype, output_dtypes, output_names
+from engine.trial.judge.class_errors import class_errors
 from engine.trial.judge.class_policy import ClassPolicy
 from engine.trial.judge.comparison import compare_inexact
 from engine.trial.judge.format_check import decides, several_right

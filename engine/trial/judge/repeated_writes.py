@@ -17,9 +17,10 @@ from torch import Tensor
 from engine.problem.operator_mode import OperatorMode
 from engine.problem.reference import Reference
 from engine.problem.values import equal_values
-from engine.trial.judge.cases import Case, ReferenceOnCase
+from engine.trial.judge.cases import Case
 from engine.trial.judge.comparison import NO_ERROR
 from engine.trial.judge.perturbations import OWN
+from engine.trial.judge.reference_on_case import ReferenceOnCase
 from engine.trial.judge.tolerance import CheckResult
 
 DISTINCT = "make get_inputs() draw distinct indices (torch.randperm), or accumulate the values"

@@ -24,7 +24,7 @@ from engine.problem.reference import Reference
 from engine.problem.values import tensors
 from engine.trial.judge.blocks import as_integers
 from engine.trial.judge.calibration import Calibration
-from engine.trial.judge.cases import Case, ReferenceOnCase, draws_alike, fresh_seed, output_names
+from engine.trial.judge.cases import Case, draws_alike, fresh_seed, output_names
 from engine.trial.judge.comparison import NO_ERROR
 from engine.trial.judge.draw import Draw, draws, has_outputs
 from engine.trial.judge.format_check import format_verdict, ruling_of_several
@@ -32,6 +32,7 @@ from engine.trial.judge.guards import PATTERN, Guards
 from engine.trial.judge.mismatch_tally import evidence, unwritten
 from engine.trial.judge.perturbations import OWN, can_change_some
 from engine.trial.judge.policies import AllclosePolicy
+from engine.trial.judge.reference_on_case import ReferenceOnCase
 from engine.trial.judge.repeated_writes import unless_undefined
 from engine.trial.judge.runner_memory import Outputs
 from engine.trial.judge.swaps import swap_few, with_swaps
