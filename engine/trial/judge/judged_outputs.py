@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from engine.trial.judge.blocks import as_numbers
 from engine.trial.judge.comparison import Errors, compare, compared_exactly
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.tolerance import CaseReference
@@ -88,7 +89,7 @@ def _everywhere(output: torch.Tensor) -> torch.Tensor | None:
 def _same_as(own: torch.Tensor, output: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
     """``mask``, with what the reference's own arithmetic gives too. Where it is of half precision, more may differ from float64
     than rounding may decide: of a router of bfloat16 with 64 experts, 31 of 60 of the reference's own outputs were refused."""
-    return None if mask is None or own.shape != output.shape else mask | (own == output)
+    return None if mask is None or own.shape != output.shape else mask | (as_numbers(own) == as_numbers(output))
 
 
 def _with_own_errors(
