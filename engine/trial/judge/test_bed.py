@@ -289,8 +289,7 @@ class TestBed:
     def check(self, slot: int, distribution: str = OWN, taken: Taken | None = None) -> Findings:
         """Judge the outputs of ``slot``, as they were ``taken`` right after the call, its guard regions and its inputs."""
         changed = self._changed_input(slot)
-        copied = None if isinstance(taken, Left) else taken
-        actual = self.outputs(slot) if copied is None else [o.to(self.reference.device) for o in copied]
+        actual = self.outputs(slot) if isinstance(taken, Left | None) else [o.to(self.reference.device) for o in taken]
         early = self._ruled_by_format(slot, distribution, actual, compares=taken is None)
         if early is not None and early.passed:
             self.let_go(slot)
