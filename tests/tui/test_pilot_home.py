@@ -551,7 +551,7 @@ def test_home_lists_the_session_that_is_searched_in_a_folder_of_its_own(home: Pa
             await until(pilot, lambda: isinstance(app.screen, SessionScreen))
             await pilot.press("escape")
             await until(pilot, lambda: isinstance(app.screen, HomeScreen) and isinstance(app.focused, SessionTable))
-            assert "● running" in ui.screen_text(app)
+            assert "● 2 to approve" in ui.screen_text(app)
             await pilot.press("enter")
             await until(pilot, lambda: isinstance(app.screen, SessionScreen | GateScreen))
             await app._leave()
