@@ -263,7 +263,7 @@ def test_an_internal_error_is_one_line_with_the_traceback_in_the_log(
 def test_a_failed_worker_reports_its_own_exception(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken() -> list[store.SessionSummary]:
+    def broken(*_: object) -> list[store.SessionSummary]:
         raise LookupError("no summaries")
 
     headless(monkeypatch)
