@@ -25,19 +25,20 @@ from engine.trial.judge import (
     blocks,
     calibration,
     cases,
+    class_errors,
     correctness_check,
     devices,
     memory_room,
     perturbations,
+    reference_on_case,
     test_bed,
-    tolerance,
 )
 
 _COUNTED: tuple[tuple[Any, str], ...] = (
     (LoadedReference, "make_inputs"), (LoadedReference, "make_model"), (Reference, "call"), (Reference, "cast"),
     (Reference, "exact_of"), (Reference, "has_random_outputs"), (Reference, "independent_rows"), (Reference, "signature"),
     (calibration, "make_case"), (calibration, "class_errors"), (correctness_check, "make_case"),
-    (cases, "compare"), (tolerance, "compare"), (cases, "perturb"), (test_bed, "perturb"), (perturbations, "perturb"),
+    (class_errors, "compare_inexact"), (reference_on_case, "compared_exactly"), (cases, "perturb"), (perturbations, "perturb"),
     (test_bed.TestBed, "new_model"), (test_bed.TestBed, "release"), (test_bed.TestBed, "poison"),
     (test_bed.TestBed, "expected"), (test_bed.TestBed, "trespass"), (test_bed.TestBed, "check"),
 )  # fmt: skip
