@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -162,6 +166,34 @@ def test_processor_time_of_a_process_is_that_of_all_its_threads() -> None:
     assert contention.processor_ns(os.getpid()) - began > 5_000_000
     assert contention.processor_ns(None) < 0
     assert contention.processor_ns(2**21 - 1) < 0
+
+
+def test_processor_time_of_a_stopped_process_changes_no_more() -> None:
+    """A thread is seen as stopped before it has left its core: without the wait, what it used was counted later at times."""
+    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        later = [_used_after_a_stop(spinning.pid) for _ in range(300)]
+    finally:
+        spinning.kill()
+        spinning.wait()
+    assert later == [0] * len(later)
+
+
+def _used_after_a_stop(process: int) -> int:
+    os.kill(process, signal.SIGCONT)
+    time.sleep(0.0005)
+    os.kill(process, signal.SIGSTOP)
+    while Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+        pass
+    contention.await_off_core(process)
+    used = contention.processor_ns(process)
+    time.sleep(0.0005)
+    return contention.processor_ns(process) - used
+
+
+def test_nobody_waits_for_a_process_that_is_not_there() -> None:
+    contention.await_off_core(None)
+    contention.await_off_core(2**21 - 1)
 
 
 @pytest.mark.parametrize(

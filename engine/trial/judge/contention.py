@@ -13,6 +13,7 @@ contention only while processes beside the trial use the cores (``OtherWork``).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -119,6 +120,18 @@ def processor_ns(process: int | None) -> int:
         return time.clock_gettime_ns(~process << 3 | _PROCESS_CLOCK) if process is not None else -1
     except OSError:
         return -1
+
+
+def await_off_core(process: int | None) -> None:
+    """Wait until no thread of a stopped process is on a core: its processor time changes no more.
+
+    A thread is seen as stopped shortly before it leaves its core, and what it used since the last clock tick is counted when it
+    does: milliseconds later where a hypervisor took the core meanwhile. Linux waits for that before it says which system call a
+    thread is in. Does nothing for what cannot be read.
+    """
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            Path(f"/proc/{process}/task/{thread}/syscall").read_bytes()
 
 
 class OtherWork:

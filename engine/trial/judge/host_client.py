@@ -17,7 +17,7 @@ from engine.domain.errors import SandboxError
 from engine.sandbox import bubblewrap, python_process
 from engine.sandbox.supervisor import HostProcess, start_host
 from engine.trial.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout
-from engine.trial.judge.contention import find_local_pid, processor_ns
+from engine.trial.judge.contention import await_off_core, find_local_pid, processor_ns
 from engine.trial.messages import (
     NOBODY,
     AllStopped,
@@ -178,6 +178,8 @@ class Host:
         """``freeze``, and whether every process has stopped; processes that wake each other never do."""
         reply = self._ask(Stop(runner.pid))
         assert isinstance(reply, AllStopped | StillRunning)
+        if self._device == "cpu":
+            await_off_core(runner.local_pid)
         self._used_ns[runner.pid] = processor_ns(runner.local_pid)
         return reply
 
