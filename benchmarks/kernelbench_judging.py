@@ -154,6 +154,7 @@ async def judge(request: Request, client: JudgeClient | None = None) -> Result:
             size = f"{base.operand_bytes / GIB:.1f} GiB of operands, the limit is {request.memory_limit:g}"
             return replace(base, status=Status.SKIPPED, reason=size)
         seed = seed_of(text, {})
+        assignment = replace(assignment, contract=seed.kernel.contract)
         accepted, say = request.accept_unverifiable, _steps_since(time.monotonic())
         async with open_workbench(assignment, say, accept_unverifiable=accepted, judge=client) as bench:
             base = replace(base, operand_bytes=operand_bytes(bench.signature))

@@ -200,8 +200,8 @@ async def one(file: Path, device: str, began: float) -> dict[str, Any]:
     watch_judge(stages)
     problem = catalog.find("softmax")
     workload = catalog.workload_for(problem, "small" if device == "cpu" else "full")
-    assignment = Assignment(problem, workload, device, prepared=True)
     seed = seed_of(read_kernel_file(file), {})
+    assignment = Assignment(problem, workload, device, prepared=True, contract=seed.kernel.contract)
     async with open_workbench(assignment, lambda _: None, accept_unverifiable=False) as bench:
         tried = await bench.attempt(kernel_spec(seed.kernel, seed.tunables))
         stages.add("engine: build", tried.build_s)

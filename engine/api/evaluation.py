@@ -169,7 +169,7 @@ def request(
     ranking, *others = named
     assignment = Assignment(
         problem, chosen, label, tolerance, ranking, tuple(others), cold, fresh=fresh, prepared=True,
-        rest=tuple(rest), suite=suite or "",
+        rest=tuple(rest), suite=suite or "", contract=seed.kernel.contract,
     )  # fmt: skip
     shown = name or kernel.name
     return EvaluationRequest(assignment, shown, seed, other_name, second, variants, regime, accept_unverifiable)

@@ -31,7 +31,9 @@ a GiB by itself, so no setting keeps such a problem within six times its operand
 pair."""
 _MOST_DIVISOR = 1 << 20
 _AHEAD_OF_A_PAIR = 3
-"""Processes that are created ahead for each pair: the kernel's, the baseline's, and one of the baseline's check before it."""
+"""Processes that are created ahead for each pair: the kernel's, the baseline's, and one of the baseline's check before it;"""
+_AHEAD_OF_ALL = 1
+"""and so many more, while a kernel is checked."""
 _LOCKED = 2
 """Page-locked memory of the host is allocated in powers of two."""
 _HOLDOUT_SLOTS = 2
@@ -42,6 +44,8 @@ SAME_PAIRS = 4
 """Most process pairs of the ranking baseline against itself, of one process more: each takes part in two pairs."""
 _MOST_PAIRS_AHEAD = 2
 """A measurement has three pairs at least, and the kernel's screen is the first."""
+_SAME_TOGETHER = 3
+"""Fewest pairs of the ranking baseline against itself."""
 _WARM, _WARM_OWN, _MOST_WARM = 4, 2, GIB
 """Heap of a module's process on a CPU: in operands; where processes end with their pair, in what eager allocates; at most."""
 
@@ -134,9 +138,13 @@ class MemoryPlan:
     """Heap that every process of a module faults in on a CPU."""
     baselines_ahead: int = 0
     """Where processes end with their pair on a GPU: contexts of baselines' further processes that are created together, before
-    the first pair of the ranking baseline against itself. They fit where another phase needs more."""
+    the first pair of the ranking baseline against itself."""
+    baselines_together: bool = False
+    """The same: whether the processes of those pairs are loaded together too."""
     pairs_ahead: int = 0
-    """The same for a kernel's measurement, for the processes of so many pairs."""
+    """The same for a kernel's measurement: contexts are created for the processes of so many pairs."""
+    pairs_together: int = 1
+    """The same: pairs of a measurement whose processes live at a time."""
     keeps_checked: bool = False
     """Whether the process of a checked kernel lives on while the baselines are measured before it."""
     holds_outputs: bool = True
@@ -219,7 +227,9 @@ def plans(needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> tu
     for one in fitting[fitting.index(first) + 1 :]:
         if one.device_bytes < chosen[-1].device_bytes:
             chosen.append(one)
-    return tuple(replace(one, holds_outputs=_has_room_to_hold(one, needs, room, processes)) for one in chosen)
+    held = [replace(one, holds_outputs=_has_room_to_hold(one, needs, room, processes)) for one in chosen]
+    limits = [_most_for_processes(first, needs, room), *[0 for _ in chosen[1:]]]  # a fallback needs less than the one before
+    return tuple(_with_processes_ahead(one, needs, room, processes, most) for one, most in zip(held, limits, strict=True))
 
 
 def _has_room_to_hold(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> bool:
@@ -266,9 +276,11 @@ def _is_comfortable(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, proc
     alone = _sized(plan, needs, replace(room, process=0), processes).device_bytes
     share = room.device // (_LITTLE_SHARED if room.shared else _LITTLE)
     little = alone <= share and plan.device_bytes - alone <= room.device // _FOR_PROCESSES
-    return little or plan.device_bytes <= max(
-        _COMFORTABLE_OPERANDS * needs.operands, _COMFORTABLE_EAGER * (needs.operands + needs.own)
-    )
+    return little or plan.device_bytes <= _bound(needs)
+
+
+def _bound(needs: MemoryNeeds) -> int:
+    return max(_COMFORTABLE_OPERANDS * needs.operands, _COMFORTABLE_EAGER * (needs.operands + needs.own))
 
 
 def _settings(*, shared: bool, rows: int = 0) -> Iterator[MemoryPlan]:
@@ -298,21 +310,55 @@ def _sized(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: Tr
         plan = replace(plan, warm_bytes=warm)
     phases = _phases(plan, needs, room, processes)
     phase = max(phases, key=lambda name: phases[name])
-    with_checked = phases["baselines"] + room.process + max(needs.own, plan.warm_bytes)
-    if with_checked <= phases[phase]:
-        plan, phases = replace(plan, keeps_checked=True), {**phases, "baselines": with_checked}
-    if not (room.shared or plan.keeps_processes) and room.process:
-        spare = {name: (phases[phase] - needed) // room.process for name, needed in phases.items()}
-        ahead = min(_MOST_PAIRS_AHEAD, min(spare["verification"], spare["measurement"]) // _AHEAD_OF_A_PAIR)
-        plan = replace(plan, baselines_ahead=min(SAME_PAIRS - 1, spare["baselines"]), pairs_ahead=ahead)
     host = 0
     if not room.shared:
         copies = _LOCKED * needs.outputs * plan.slots if plan.copies_on_host else 0
         exact = needs.exact_peak if plan.exact_on_host else 0
         host = int(_SLACK * (copies + exact))
-    return replace(
-        plan, device_bytes=int(_SLACK * phases[phase]) + min(BLOCKS, _BLOCKWISE * needs.exact), host_bytes=host, phase=phase
-    )
+    return replace(plan, device_bytes=int(_SLACK * phases[phase]) + _for_blocks(needs), host_bytes=host, phase=phase)
+
+
+def _for_blocks(needs: MemoryNeeds) -> int:
+    return min(BLOCKS, _BLOCKWISE * needs.exact)
+
+
+def _most_for_processes(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom) -> int:
+    """What a phase may take with further processes: what the bound leaves, or half of the room where the plan exceeds it."""
+    if room.shared:
+        return 0
+    bound = _bound(needs) if plan.device_bytes <= _bound(needs) else room.device // _FOR_PROCESSES
+    return int((min(bound, room.device) - _for_blocks(needs)) / _SLACK)
+
+
+def _with_processes_ahead(
+    plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses, most: int
+) -> MemoryPlan:
+    """The plan with processes that live longer, or start earlier, than they must: that saves seconds of each verdict.
+
+    They take what another phase needs more; a phase takes up to ``most`` with them.
+    """
+    phases = _phases(plan, needs, room, processes)
+    most = max(*phases.values(), most)
+    runner = room.process + max(needs.own, plan.warm_bytes)
+    if phases["baselines"] + runner <= most:
+        plan, phases["baselines"] = replace(plan, keeps_checked=True), phases["baselines"] + runner
+    if not (room.shared or plan.keeps_processes) and room.process:
+        baselines = phases["baselines"] + (_SAME_TOGETHER - 1) * processes.baselines * runner
+        if baselines <= most:
+            plan, phases["baselines"] = replace(plan, baselines_together=True), baselines
+        spare = {name: (most - needed) // room.process for name, needed in phases.items()}
+        checking, measuring = spare["verification"] - _AHEAD_OF_ALL, spare["measurement"]
+        ahead = max(0, min(_MOST_PAIRS_AHEAD, min(checking, measuring) // _AHEAD_OF_A_PAIR, spare["baselines"]))
+        plan = replace(plan, baselines_ahead=min(SAME_PAIRS - 1, spare["baselines"]), pairs_ahead=ahead)
+        together = phases["measurement"] + (_MOST_PAIRS_AHEAD - 1) * (1 + processes.interleaved) * runner
+        phases["baselines"] += ahead * room.process
+        phases["verification"] += (ahead * _AHEAD_OF_A_PAIR + (_AHEAD_OF_ALL if ahead else 0)) * room.process
+        phases["measurement"] += ahead * _AHEAD_OF_A_PAIR * room.process
+        if together <= most:
+            plan = replace(plan, pairs_together=_MOST_PAIRS_AHEAD)
+            phases["measurement"] = max(together, phases["measurement"])
+    phase = max(phases, key=lambda name: phases[name])
+    return replace(plan, device_bytes=int(_SLACK * phases[phase]) + _for_blocks(needs), phase=phase)
 
 
 def _phases(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> dict[str, int]:

@@ -24,7 +24,8 @@ def plan_facts(plan: MemoryPlan) -> list[str]:
     )
     slices = f", in {plan.exact_slices} slices" if plan.exact_slices > 1 else ""
     facts.append("float64 on the " + ("host" if plan.exact_on_host else "device") + slices)
-    facts.append("processes kept for later pairs" if plan.keeps_processes else "one process pair at a time")
+    at_a_time = "one process pair at a time" if plan.pairs_together == 1 else f"{plan.pairs_together} process pairs at a time"
+    facts.append("processes kept for later pairs" if plan.keeps_processes else at_a_time)
     return facts
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import SystemRandom
 
-from engine.domain.model import Problem, Workload
+from engine.domain.model import Contract, Problem, Workload
 from engine.domain.preparation import Peaks
 from engine.problem.chance_holdout import draw_holdout
 
@@ -41,6 +41,8 @@ class Assignment:
     """Over a suite: the session's A/A interval on each workload, if already measured."""
     cores: tuple[int, ...] = ()
     """The machine's cores that the bench holds and measures on; empty: all of them, or a GPU."""
+    contract: Contract | None = None
+    """The contract of the kernel that is judged first, if known: its processes start while the check is calibrated."""
     unit: str = ""
     """In a fleet: the one device among several of a kind, whose baselines and calibrations are its own."""
 

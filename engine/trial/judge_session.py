@@ -156,7 +156,7 @@ class JudgeSession:
         request = p.OpenRequest(
             a.problem, first.workload, first.holdouts, a.device, a.tolerance, a.baseline, a.further_baselines, a.cold,
             not confined.kernels, first.same, a.fresh, peaks, first.cached, first.calibrations, memory_set_by(MEMORY_LIMIT),
-            tuple(more), ceilings or (known is not None and bool(known.calibrations)),
+            tuple(more), ceilings or (known is not None and bool(known.calibrations)), a.contract,
         )  # fmt: skip
         with self._naming_the_reference():
             reply = await self._load(request, say)

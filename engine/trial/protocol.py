@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from engine.domain.memory_plan import WorkloadMemory
-from engine.domain.model import Device, Failure, Measurement, Problem, Signature, Verification, Workload
+from engine.domain.model import Contract, Device, Failure, Measurement, Problem, Signature, Verification, Workload
 from engine.domain.preparation import Peaks, Preparation
 from engine.domain.regimes import Regime, Sustained
 from engine.problem.graph_ir import TracedShape
@@ -124,6 +124,8 @@ class OpenRequest(Message, frozen=True):
     more: tuple[SuiteMember, ...] = ()
     prepares: bool = False
     """Whether ``PrepareRequest`` or a kernel follows at once: the hosts start while the problem is loaded."""
+    contract: Contract | None = None
+    """The contract of the kernel that is judged first, if known."""
 
     def each(self) -> tuple[OpenRequest, ...]:
         """The request for each workload of the suite alone, in its order."""

@@ -18,7 +18,7 @@ from engine.domain.work import Prepared, Verified
 from engine.problem import catalog
 from engine.session.fake_bench import FAKE_GPU
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
-from engine.trial.judge import baselines, devices
+from engine.trial.judge import baselines, devices, process_pool
 from engine.trial.judge.baselines import Baselines
 from engine.trial.judge.call_times import Timing
 from engine.trial.judge.process_pool import ProcessPool
@@ -112,9 +112,25 @@ def test_where_processes_end_with_their_pair_the_one_that_stays_serves_the_next_
         assert ended == ([0, 3] if ahead else [0, 2, 3])
 
 
+@pytest.mark.parametrize(
+    ("keeps", "ahead", "started", "checking"), [(True, 0, 4, 4), (False, 0, 4, 1), (False, 1, 4, 4), (False, 2, 4, 6)]
+)
+def test_processes_for_a_kernel_start_while_it_is_checked(
+    keeps: bool, ahead: int, started: int, checking: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where processes end with their pair, those of the screen and of the pairs after it too: nobody waits for them later."""
+    monkeypatch.setattr(process_pool, "TrustedRunner", lambda _, **__: SimpleNamespace(alive=True))
+    for is_checked, count in ((False, started), (True, checking)):
+        pool = ProcessPool(tiny(), devices.describe("cpu"), cold=True, confined=False)
+        pool.use(MemoryPlan(1, True, keeps, False, False, baselines_ahead=3, pairs_ahead=ahead))
+        pool.start_baselines("eager", 4, checking=is_checked)
+        assert len(pool._baseline_runners) == count
+
+
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize(("apart", "pairs"), [(0.0001, 3), (0.02, 4)])
 def test_a_baseline_against_itself_ends_once_it_shows_no_difference(
-    apart: float, pairs: int, monkeypatch: pytest.MonkeyPatch
+    apart: float, pairs: int, together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[object] = []
 
@@ -124,14 +140,19 @@ def test_a_baseline_against_itself_ends_once_it_shows_no_difference(
         return PairTimes({"eager": [Timing(100.0, 200.0, 0.0)], "itself": [Timing(us, 200.0, 0.0)]})
 
     monkeypatch.setattr(baselines, "run_pair", run_pair)
+    ended: list[int] = []
+    loaded: list[int] = []
     pool = SimpleNamespace(
-        keeps_processes=False, start_baselines=lambda *_: None, stand_by=lambda: None, end_pair=lambda _: None,
-        baselines=lambda _, names, pair: dict.fromkeys(names, pair), keep_for_screen=lambda *kept: done.append(kept),
+        loads_baselines_together=together, start_baselines=lambda *_: None, stand_by=lambda: None,
+        end_pair=lambda spared: ended.append(spared[1]), keep_for_screen=lambda *kept: done.append(kept),
+        baselines=lambda _, names, pair: loaded.append(pair) or dict.fromkeys(names, pair),
     )  # fmt: skip
     opened = SimpleNamespace(same=None, baseline="eager", further_baselines=())
     trial = Baselines(opened, FAKE_GPU, pool, None)
     trial._pairs(None)
     assert done == [*["pair"] * pairs, ("eager", pairs)]
+    assert ended == list(range(3 if together else 1, pairs + 1)), "what later pairs need is not ended"
+    assert set(loaded[: 6 if together else 2]) == set(range(4 if together else 2))
 
 
 @pytest.mark.parametrize("calm", [(False, False, False), (False, True, False)])

@@ -164,6 +164,18 @@ def test_numbers_at_the_ends_of_the_range(fused: EmulatedComparison, value: floa
     assert_same(lambda: compare([output], [expected], ["out"]))
 
 
+@pytest.mark.parametrize("wrong", [0.0, 1e-320, 1.0, math.inf])
+def test_the_kernels_compare_with_zeros_too(fused: EmulatedComparison, wrong: float) -> None:
+    """ReLU gives nothing else for negative inputs. Blocks took three times as long there."""
+    expected = torch.zeros(600, dtype=torch.float64)
+    output = with_odd_ones(expected, [7], wrong)
+    assert_same(lambda: comparison._errors_of_all(output, expected))
+    assert_same(lambda: compare([output], [expected], ["out"]))
+    assert "errors" in {name for name, _ in fused.launched}
+    assert finite_moments(expected).in_range
+    assert not finite_moments(with_odd_ones(expected, [7], 1e-200)).zero
+
+
 def test_an_error_beyond_the_range_is_found_behind_others(fused: EmulatedComparison) -> None:
     expected = torch.full((3 * TILES,), -1e308, dtype=torch.float64)
     output = expected * 0.5

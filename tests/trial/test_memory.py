@@ -376,10 +376,25 @@ def test_the_first_process_starts_while_the_check_is_calibrated(
     monkeypatch.setattr(process_pool, "RunnerClient", lambda host, **options: FakeRunner(**options))
     pool = ProcessPool(catalog.find("softmax"), replace(devices.describe("cpu"), kind=kind), cold=True, confined=False)
     pool._candidate_host = SimpleNamespace(is_up=lambda: up)  # type: ignore[assignment]
-    pool.start_early()
+    pool.start_early(None, 0)
     assert len(pool._spares._waiting) == started
     pool.discard_prestarted()  # no kernel has run
     assert len(pool._spares._waiting) == started
+
+
+@pytest.mark.parametrize(("keeps", "ahead", "started"), [(True, 0, 3), (False, 0, 1), (False, 1, 2), (False, 2, 3)])
+@pytest.mark.parametrize("contract", ["module", "plan"])
+def test_those_of_its_measurement_start_then_too_where_the_kernel_is_known(
+    keeps: bool, ahead: int, started: int, contract: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_pool, "RunnerClient", lambda host, **options: FakeRunner(**options))
+    pool = ProcessPool(catalog.find("softmax"), replace(devices.describe("cpu"), kind="cuda"), cold=True, confined=False)
+    pool._candidate_host = SimpleNamespace(is_up=lambda: True)  # type: ignore[assignment]
+    pool.use(replace(ROOMY, keeps_processes=keeps, pairs_ahead=ahead))
+    pool.start_early(contract, 2)
+    waiting = list(pool._spares._waiting)
+    assert len(waiting) == started
+    assert pool.kernel(contract) is waiting[0], "one of the kernel's contract"
 
 
 def test_the_process_of_a_checked_kernel_serves_its_verification_only(monkeypatch: pytest.MonkeyPatch) -> None:

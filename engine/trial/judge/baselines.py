@@ -216,9 +216,11 @@ class Baselines:
         """
         ranking = self._opened.baseline
         pairs: list[PairTimes] = []
+        together = 0
         if self._device.kind == "cuda":  # contexts are created, and modules loaded, in parallel
             self._pool.start_baselines(ranking, LEAST_SAME_PAIRS + 1)
-            for index in range(LEAST_SAME_PAIRS if self._pool.keeps_processes else 0):
+            together = LEAST_SAME_PAIRS if self._pool.loads_baselines_together else 0
+            for index in range(together):
                 self._runners_of(bed, index)
         for index in range(SAME_PAIRS):
             others, itself = self._runners_of(bed, index)
@@ -226,7 +228,8 @@ class Baselines:
             samples = shared_samples(samples_for(pairs, ranking), self._workloads)
             contest = Contestants({}, {**others, _ITSELF: itself}, {})
             pairs.append(run_pair(bed, contest, samples, self._setup, CheckTally()))
-            self._pool.end_pair((ranking, index + 1))
+            if index + 1 >= together:
+                self._pool.end_pair((ranking, index + 1))
             if self._is_same(pairs):
                 break
         self._pool.keep_for_screen(ranking, len(pairs))

@@ -49,6 +49,8 @@ class Moments:
     variance: float = 0.0
     scale: float = 1.0
     """A power of two, other than 1 where squares of the numbers leave the range of float64."""
+    zero: bool = False
+    """Whether every number is known to be 0, and its square not merely too small for float64."""
 
     @property
     def rms(self) -> float:
@@ -61,7 +63,7 @@ class Moments:
     @property
     def in_range(self) -> bool:
         """Whether the squares are within the range of float64."""
-        return _LEAST_SQUARE <= self.square <= _MOST_SQUARE
+        return self.zero or _LEAST_SQUARE <= self.square <= _MOST_SQUARE
 
     def joined(self, count: int, mean: float, square: float, variance: float) -> Moments:
         """With further numbers, divided by the same scale."""
@@ -83,7 +85,7 @@ def moments(blocks: Blocks) -> Moments:
         return found
     largest = max(read_numbers([block.to(torch.float64).abs().amax() for block in blocks() if block.numel()]))
     if not 0 < largest < math.inf:
-        return found
+        return replace(found, zero=not largest)
     scale = math.ldexp(1.0, math.frexp(largest)[1] - 1)
     return replace(_moments(block.to(torch.float64) / scale for block in blocks()), scale=scale)
 

@@ -149,9 +149,20 @@ def finite_rounding(output: torch.Tensor, reference: torch.Tensor, dtype: torch.
 
 def _of_fused(fused: FusedPair | None) -> Errors | None:
     """Errors by the kernels; ``None`` without them, and where squares leave the range of float64: they know no scale."""
-    if fused is None or not (found := fused.moments()).in_range:
+    found = _fused_moments(fused)
+    return None if fused is None or found is None else _from_rows(found, fused.rows)
+
+
+def _fused_moments(fused: FusedPair | None) -> Moments | None:
+    """Moments by the kernels; ``None`` without them, and where squares leave the range of float64.
+
+    Where all elements are zero they do not: ReLU gives nothing else for negative inputs.
+    """
+    if fused is None:
         return None
-    return _from_rows(found, fused.rows)
+    found = fused.moments()
+    found = replace(found, zero=found.count > 0 and not found.square and not bool(fused.expected.any()))
+    return found if found.in_range else None
 
 
 Pairs = Callable[[], Iterator[tuple[torch.Tensor, torch.Tensor]]]
@@ -181,9 +192,8 @@ def remembered_moments(tensor: torch.Tensor, blocks: Blocks) -> Moments:
 
 
 def _moments(tensor: torch.Tensor, blocks: Blocks) -> Moments:
-    fused = fused_pair(tensor, tensor)
-    found = None if fused is None else fused.moments()
-    return found if found is not None and found.in_range else moments(blocks)
+    found = _fused_moments(fused_pair(tensor, tensor))
+    return found if found is not None else moments(blocks)
 
 
 def finite_moments(tensor: torch.Tensor) -> Moments:
@@ -191,8 +201,8 @@ def finite_moments(tensor: torch.Tensor) -> Moments:
     found = remembered_moments(tensor, lambda: (block for (block,) in in_blocks(tensor)))
     if math.isfinite(found.square):
         return found
-    fused = fused_pair(tensor, tensor, finite=True)
-    if fused is not None and (among := fused.moments()).in_range:
+    among = _fused_moments(fused_pair(tensor, tensor, finite=True))
+    if among is not None:
         return among
     return moments(lambda: (block[torch.isfinite(block)] for (block,) in in_blocks(tensor)))
 

@@ -157,11 +157,21 @@ class Judge:
                 continue
             with self._turn(trial):
                 tell = self._telling(place, say)
-                trial.calibrate(tell, self._pool.start_early if self._checks_next else None)
+                trial.calibrate(tell, self._start_early if self._checks_next else None)
                 self._pool.await_hosts()
                 cached = request.cached.get(trial.name, b"")
                 found[trial.name] = trial.prepare(request.peaks, cached, tell, measure=request.measure)
         return PrepareReply(found)
+
+    def _start_early(self) -> None:
+        """Start processes of the kernel that is checked next; if its contract is known, those of its measurement as well."""
+        known = self._opened.contract
+        self._pool.start_early(known, self._further_pairs if known is not None else 0)
+
+    @property
+    def _further_pairs(self) -> int:
+        """Pairs of a measurement after the screen, at least, whose processes start ahead: on a GPU, for their contexts."""
+        return self._bounds[0] - 1 if self.device.kind == "cuda" else 0
 
     def _telling(self, place: int, say: Say) -> Say:
         """``say`` for the workload at this place of the suite."""
@@ -254,7 +264,7 @@ class Judge:
             runner = stack.enter_context(self._pool.kernel(candidate.contract))
             for trial, built in zip(self._trials, candidate.each(), strict=True):
                 with self._turn(trial, first=True):
-                    trial.check(runner, built, say)
+                    trial.check(runner, built, say, self._further_pairs)
             if len(self._trials) == 1 and runner.loaded_for is self._trials[0].bed():
                 stack.pop_all()
                 self._pool.keep_checked(candidate, runner)
@@ -359,7 +369,8 @@ class Judge:
         try:
             self._process_pairs.end_processes()
             if self._trials[0].beds.in_use and not is_over():
-                self._pool.discard_prestarted()
+                if not self._pool.has_checked:  # they were started for it
+                    self._pool.discard_prestarted()
                 self._pool.prestart(1 if self._checks_next else self._bounds[0] - self._pool.has_checked)
         except SandboxError:
             self._pool.close()

@@ -47,15 +47,22 @@ class ProcessPairs:
                 if not waiting:
                     if bounds is not None or not self._pool.keeps_processes:
                         stack.close()  # a long race must not accumulate processes on the device
-                    count = max(min(least, self._bounds[0]) - done, 2) if self._pool.keeps_processes else 1
+                    count = self._at_a_time(min(least, self._bounds[0]) - done, raced=bounds is not None)
                     waiting = self._start_runners(stack, judged, range(done, done + count), min(places))
                 done += 1
                 say(f"process pair {done} of {most}{suite.among([trial.name for trial in self._trials], places)}")
                 self._run_suite(waiting.pop(0), judged, pairs, take, places)
-                self._pool.end_pair()
+                if not waiting:
+                    self._pool.end_pair()
                 if done >= least:
                     places = owed()
             self._to_end = stack.pop_all()
+
+    def _at_a_time(self, lacking: int, *, raced: bool) -> int:
+        """Pairs whose processes are started together; so many are ``lacking`` at least."""
+        if self._pool.keeps_processes:
+            return max(lacking, 2)
+        return 1 if raced else max(1, min(lacking, self._pool.pairs_together))
 
     def _run_suite(
         self, runners: Mapping[str, RunnerClient], judged: Mapping[str, Candidate], pairs: list[list[Pair]],

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from engine.domain.memory_plan import MemoryPlan
+from engine.domain.memory_plan import ROOMY, MemoryPlan
 from engine.domain.model import Device, Problem
 from engine.problem.constant_parameters import Varied
 from engine.problem.values import map_arguments
@@ -67,22 +67,26 @@ class ProcessPool:
         """By reference (``id``): arguments of ``forward`` with empty tensors."""
         self._stopwatch_code = b""
         self._reaches_memory: bool | None = None
-        self._keeps_processes, self._keeps_checked = True, False
-        self._baselines_ahead = self._pairs_ahead = 0
-        self._warm_bytes = 0
-        self._holds_outputs = True
+        self._plan = ROOMY
 
     def use(self, plan: MemoryPlan) -> None:
         """Keep to a memory plan from now on."""
-        self._keeps_processes, self._keeps_checked = plan.keeps_processes, plan.keeps_checked
-        self._warm_bytes = plan.warm_bytes
-        self._baselines_ahead, self._pairs_ahead = plan.baselines_ahead, plan.pairs_ahead
-        self._holds_outputs = plan.holds_outputs
+        self._plan = plan
 
     @property
     def keeps_processes(self) -> bool:
         """Whether several process pairs may live at a time."""
-        return self._keeps_processes
+        return self._plan.keeps_processes
+
+    @property
+    def pairs_together(self) -> int:
+        """How many pairs of a measurement live at a time, where they do not all."""
+        return self._plan.pairs_together
+
+    @property
+    def loads_baselines_together(self) -> bool:
+        """Whether the processes of the ranking baseline against itself are loaded together."""
+        return self._plan.keeps_processes or self._plan.baselines_together
 
     @property
     def _hosts(self) -> tuple[Host, ...]:
@@ -123,13 +127,13 @@ class ProcessPool:
             return RunnerClient(self._rival_host, seconds=CALL_S, party=OTHER, few_queues=_on_one_stream(contract))
         self._few_queues = _on_one_stream(contract)
         runner = self._spares.take(few_queues=self._few_queues, fresh=fresh) or self._new_runner()
-        if self._keeps_processes and not self._has_host_code(contract):
+        if self._plan.keeps_processes and not self._has_host_code(contract):
             self._spares.renew_after_use(runner)
         return runner
 
     def keep_checked(self, candidate: Candidate, runner: RunnerClient) -> None:
         """Keep the process of a kernel that was checked for its verification, or end it where the memory plan has no room."""
-        if self._keeps_checked:
+        if self._plan.keeps_checked:
             self._checked = candidate, runner
         else:
             runner.close()
@@ -171,15 +175,18 @@ class ProcessPool:
     def start_baselines(self, name: str, pairs: int, *, checking: bool = False) -> None:
         """Start a baseline's runners for so many pairs without waiting, and load nothing; as many as the memory plan allows.
 
-        ``checking``: while a kernel is being checked, which takes memory too.
+        ``checking``: while a kernel is being checked, which takes memory too. Where processes end with their pair, those of its
+        first pairs start as well: they are idle while the baseline is measured against itself.
         """
-        most = 1 + 2 * self._pairs_ahead if checking else _AT_A_TIME + self._baselines_ahead
-        for pair in range(pairs if self._keeps_processes else min(pairs, most)):
+        ahead = self._plan.pairs_ahead
+        most = 1 + (2 * ahead + 1 if ahead else 0) if checking else _AT_A_TIME + self._plan.baselines_ahead
+        wanted = pairs + ahead if checking else pairs
+        for pair in range(pairs if self._plan.keeps_processes else min(wanted, most)):
             self._started_runner(name, pair)
 
     def start_next_baselines(self, name: str) -> None:
         """Start a baseline's runners for the pairs after a screen, where the memory plan ends the processes of each pair."""
-        for pair in range(1, 1 + self._pairs_ahead):
+        for pair in range(1, 1 + self._plan.pairs_ahead):
             self._started_runner(name, pair)
 
     def _started_runner(self, name: str, pair: int) -> TrustedRunner:
@@ -201,7 +208,7 @@ class ProcessPool:
 
         ``spared``: a baseline and the pair to come in which its runner takes part again.
         """
-        if self._keeps_processes:
+        if self._plan.keeps_processes:
             return
         for key in [key for key, runner in self._baseline_runners.items() if runner.loaded_for is not None and key != spared]:
             self._baseline_runners.pop(key).close()
@@ -211,12 +218,12 @@ class ProcessPool:
 
         Those that were started for further pairs serve the kernel's, as many as the memory plan allows.
         """
-        if self._keeps_processes or (name, 0) in self._baseline_runners:
+        if self._plan.keeps_processes or (name, 0) in self._baseline_runners:
             return
         self._baseline_runners[name, 0] = self._baseline_runners.pop((name, pair))
         unused = [key for key in self._baseline_runners if key[0] == name and key[1] > pair]
         for ahead, runner in enumerate([self._baseline_runners.pop(key) for key in unused], 1):
-            if ahead <= self._pairs_ahead:
+            if ahead <= self._plan.pairs_ahead:
                 self._baseline_runners[name, ahead] = runner
             else:
                 runner.close()
@@ -236,12 +243,20 @@ class ProcessPool:
         The kernel is expected to be of the last one's contract. They share its PID namespace: those that its host code could
         reach serve no other.
         """
-        self._spares.start(kernels if self._keeps_processes else min(kernels, self._pairs_ahead), self._new_runner)
+        self._spares.start(kernels if self._plan.keeps_processes else min(kernels, self._plan.pairs_ahead), self._new_runner)
 
-    def start_early(self) -> None:
-        """Start the next kernel's runner, on a GPU, if that needs no waiting: its context is created while others calibrate."""
-        if self._device.kind == "cuda" and self._candidate_host.is_up():
-            self.prestart(1)
+    def start_early(self, contract: str | None, further: int) -> None:
+        """Start the next kernel's runner, on a GPU, if that needs no waiting: its context is created while others calibrate.
+
+        ``contract``: the kernel's, if known. ``further``: runners of its measurement, as many as the memory plan allows.
+        """
+        if self._device.kind != "cuda" or not self._candidate_host.is_up():
+            return
+        if contract is not None:
+            self._few_queues = _on_one_stream(contract)
+        self._spares.start(
+            1 + (further if self._plan.keeps_processes else min(further, self._plan.pairs_ahead)), self._new_runner
+        )
 
     def stand_by(self) -> None:
         """Wait until no runner is starting or ending: the device and the cores are idle."""
@@ -273,7 +288,7 @@ class ProcessPool:
             own_weights=self._keeps_weights(candidate),
             scalars=self._module_arguments(bed) if candidate.contract == "module" else (),
         )  # fmt: skip
-        runner.load(load, [*fds, *artefact], holds_outputs=self._holds_outputs or built is not candidate.built)
+        runner.load(load, [*fds, *artefact], holds_outputs=self._plan.holds_outputs or built is not candidate.built)
         runner.loaded_for = bed
 
     def load_and_wait(self, runner: RunnerClient, bed: TestBed, candidate: Candidate, built: WorkloadBinary) -> None:
@@ -358,7 +373,7 @@ class ProcessPool:
         return runner.gate.handle()
 
     def _load(self, runner: RunnerClient, bed: TestBed, *, contract: str, **more: Any) -> tuple[LoadKernel, list[int]]:
-        if not self._keeps_processes:
+        if not self._plan.keeps_processes:
             self._settle()  # the memory of those that have ended is planned for this one
         copies_outputs = self._copies_outputs(bed)
         (inputs, input_fds), (outputs, output_fds) = bed.handles(runner.party, copies_outputs=copies_outputs)
@@ -369,7 +384,7 @@ class ProcessPool:
             init_seed=bed.init_seed, varied_constants=bed.varied_constants,
             alike_constants=bed.constants is Varied.ALIKE, stateful=bed.reference.side_effects.changes_state,
             changes_parameters=bed.reference.side_effects.changes_parameters, copies_outputs=copies_outputs, cold=self._cold,
-            stopwatch=self._stopwatch(), warm_bytes=self._warm_bytes, **more,
+            stopwatch=self._stopwatch(), warm_bytes=self._plan.warm_bytes, **more,
         )  # fmt: skip
         return load, [*input_fds, *output_fds, *gate_fds]
 

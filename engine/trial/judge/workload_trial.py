@@ -152,6 +152,8 @@ class WorkloadTrial:
         measured: dict[str, Measurement] = {}
         same = Interval(1.0, 1.0, 1.0)
         if measure:
+            if not self.beds.plan.keeps_processes:
+                release_unused(self._tools.device)
             results = self.baselines.measure(bed, self.report, cached, say)
             measured, to_cache = results.measured, results.to_cache
             notes = (*notes, *results.notes)
@@ -167,16 +169,21 @@ class WorkloadTrial:
 
     # correctness
 
-    def check(self, runner: RunnerClient, candidate: Candidate, say: Say) -> None:
-        """The correctness checks of ``verify``, which need neither baselines nor ceilings. Raises TrialFailed."""
+    def check(self, runner: RunnerClient, candidate: Candidate, say: Say, prestarted: int) -> None:
+        """The correctness checks of ``verify``, which need neither baselines nor ceilings. Raises TrialFailed.
+
+        ``prestarted``: runners to start before, for the measurement: they stand still during calls.
+        """
         self._checked = None
         bed = self.bed()
         self._tools.weights.renew(bed, candidate, scalars=True)
-        self.baselines.start_ahead({KERNEL: candidate.contract})
+        self._tools.pool.prestart(prestarted)
         self.load(runner, candidate)
+        self.baselines.start_ahead({KERNEL: candidate.contract})
         own = self._tools.weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
         perturbed = CheckTally()
-        jitter = self._check_outputs(bed, runner, own, perturbed)
+        jitter = self._check_own(bed, runner, own)
+        self._check_perturbed(bed, runner, perturbed)
         holdouts = self._verify_holdouts(runner, candidate, say)
         self._checked, self._checked_with = (candidate, CheckedOutputs(own, perturbed, jitter, holdouts)), bed.init_seed
 
@@ -203,7 +210,9 @@ class WorkloadTrial:
         pool.stand_by()
         settled = weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
         own, perturbed = (known.own, known.perturbed) if known is not None else (settled, CheckTally())
-        jitter = known.jitter if known is not None else self._check_outputs(bed, runner, own, perturbed)
+        jitter = known.jitter if known is not None else self._check_own(bed, runner, own)
+        if known is None:
+            self._check_perturbed(bed, runner, perturbed)
         contest = Contestants({KERNEL: runner}, baselines, nulls, contracts)
         pool.stand_by()
         say("quick timing")
@@ -232,11 +241,8 @@ class WorkloadTrial:
         self.load(runner, candidate)
         self._tools.weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
 
-    def _check_outputs(self, bed: TestBed, runner: RunnerClient, own: CheckTally, perturbed: CheckTally) -> float:
-        """Fresh inputs of every distribution; the difference of two calls on the same inputs.
-
-        In a suite the distributions are spread over its workloads, at random.
-        """
+    def _check_own(self, bed: TestBed, runner: RunnerClient, own: CheckTally) -> float:
+        """Fresh inputs as the problem draws them; the difference of two calls on the same inputs."""
         trials = _OWN_TRIALS if self._tools.workloads == 1 else 1
         began, slot = time.monotonic(), 0
         for index in range(own.trials, trials):
@@ -247,11 +253,13 @@ class WorkloadTrial:
                 break
         jitter = self._determinism(bed, runner, slot, own)
         own.format_verdict = bed.format_verdict(slot)
-        self._check_perturbed(bed, runner, perturbed)
         return jitter
 
     def _check_perturbed(self, bed: TestBed, runner: RunnerClient, tally: CheckTally) -> None:
-        """Every distribution once, and some again as long as that is quick."""
+        """Every distribution once, and some again as long as that is quick.
+
+        In a suite the distributions are spread over its workloads, at random.
+        """
         spent = 0.0
         for check in first_checks(self._tools.setup.rng, self._distributions(bed)):
             if check.optional and spent > _AGAIN_S:
