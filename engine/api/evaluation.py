@@ -23,9 +23,9 @@ from engine.report.text import verdict as v
 from engine.report.text.head_to_head import HeadToHead, head_to_head
 from engine.report.text.verdict import Verdict
 from engine.session import trust
-from engine.session.devices import checked_device, default_workload
+from engine.session.devices import default_workload
 from engine.session.ports import Say
-from engine.session.seeds import Seed, check_dialect, kernel_spec, read_kernel, seed_of
+from engine.session.seeds import Seed, check_dialect, device_for, kernel_spec, read_kernel, seed_of
 from engine.session.workbench import KernelTrial, Workbench, open_workbench
 from engine.toolchain import tunables as tuning
 from engine.toolchain.kernel_build import choices
@@ -162,9 +162,10 @@ def request(
     check_choices(tolerance, named := (baselines,) if isinstance(baselines, str) else tuple(baselines))
     seed = seed_of(kernel, tunables or {})
     second = seed_of(other, {}) if other is not None else None
-    label = checked_device(device or _default_device(kernel))
-    for one in filter(None, (seed, second)):
-        check_dialect(one.kernel, label)
+    kernels = [one.kernel for one in (seed, second) if one is not None]
+    label = device_for(kernels, device or _default_device(kernel))
+    for one in kernels:
+        check_dialect(one, label)
     chosen, *rest = catalog.workloads_for(problem, workload or "", suite or "", default_workload(label))
     ranking, *others = named
     assignment = Assignment(

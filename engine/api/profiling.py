@@ -12,8 +12,7 @@ from engine.domain.model import Blob
 from engine.domain.profile import Profile
 from engine.domain.state import Kernel, SessionState
 from engine.session import factory
-from engine.session.devices import checked_device
-from engine.session.seeds import recorded_spec
+from engine.session.seeds import device_for, recorded_spec
 from engine.session.steer import Steering
 from engine.trial.bench import TrialBench
 
@@ -40,7 +39,7 @@ async def profile_kernel(
 
     Raises EspalierError; UntrustedError if the session may not run here.
     """
-    label = checked_device(device)
+    label = device_for((kernel,), device)
     assignment = factory.assignment(folder, state, label)
     source = recorded_spec(folder, kernel, label)
     payloads: dict[Blob, bytes] = {}

@@ -170,7 +170,7 @@ def _export_session(
         kernel_export.require_build(chosen)
     stem = folder.name if chosen is None else file_stem(f"{queries.problem_and_workload(state)[0]}_{chosen.id}")
     usual = f"{stem}{_SUFFIX[kind]}"
-    target = output_file(output, usual, force)
+    target = output_file(output, usual, force, is_folder=kind == "flashinfer")
     name = usual if target == STDOUT else target.name
     if kind == "bundle":
         bundle.pack(folder, target)

@@ -140,10 +140,10 @@ class TransientLines:
         return f"\r{up}\x1b[J" if self._shown > 1 else "\r\x1b[2K"
 
 
-def output_file(output: Path | None, default: str, force: bool) -> Path:
-    """The file to write. Raises ProblemError if it exists and is not to be overwritten."""
+def output_file(output: Path | None, default: str, force: bool, *, is_folder: bool = False) -> Path:
+    """The file to write, or the folder. Raises ProblemError if it exists and is not to be overwritten."""
     target = output or Path(default)
-    refuse_existing(target, force)
+    refuse_target(target, force, is_folder=is_folder)
     return target
 
 
@@ -153,9 +153,19 @@ def refuse_json_on_stdout(output: Path | None, as_json: bool) -> None:
         raise ProblemError("--output - and --json both print on standard output: leave one of them out")
 
 
-def refuse_existing(target: Path, force: bool) -> None:
-    """Raises ProblemError if the file exists and is not to be overwritten."""
-    if target != STDOUT and target.exists() and not force:
+def refuse_target(target: Path, force: bool, *, is_folder: bool = False) -> None:
+    """Raises ProblemError if the file exists and is not to be overwritten, or if no file can be there.
+
+    ``is_folder``: the target is a folder to write into, which need not exist.
+    """
+    if target == STDOUT:
+        return
+    if not is_folder:
+        if target.is_dir():
+            raise ProblemError(f"{target} is a folder: name a file with --output")
+        if not target.parent.is_dir():
+            raise ProblemError(f"{target} cannot be written (no folder {target.parent}): choose another file with --output")
+    if target.exists() and not force:
         raise ProblemError(f"{target} already exists: choose another file with --output, or overwrite it with --force")
 
 

@@ -26,8 +26,7 @@ from engine.report.text import comparison
 from engine.report.text.lines import Line, Span, Tone, fields, line, times
 from engine.report.text.tree import correctness_words, sandbox_words
 from engine.session import ablation, factory
-from engine.session.devices import checked_device
-from engine.session.seeds import kernel_of, recorded_spec
+from engine.session.seeds import device_for, kernel_of, recorded_spec
 from engine.session.workbench import Workbench, open_workbench
 
 T = TypeVar("T")
@@ -64,7 +63,7 @@ def rerun(
     folder = store.resolve(session)
     state = read_state(folder)
     selected = _selected_kernels(state, folder, kernels, everything)
-    label = checked_device(device or queries.device_label(state))
+    label = device_for(selected, device or queries.device_label(state))
     sources = [(kernel, recorded_spec(folder, kernel, label)) for kernel in selected]
     setting = regime or (state.opened.settings.regime if state.opened else "") or regimes.AUTO
 
@@ -110,8 +109,9 @@ def ablate(session: str, kernel: str | None, device: str | None, accept_unverifi
     if last is None:
         advice = f"`espalier open {shell_name(folder)}` resumes it"
         raise KernelCodeError(f"session {folder.name} has no verified kernel to ablate: {advice}")
-    label = checked_device(device or queries.device_label(state))
-    lineage = [ablation.LineageKernel(k.id, recorded_spec(folder, k, label)) for k in queries.lineage(state, last.id)]
+    steps = queries.lineage(state, last.id)
+    label = device_for(steps, device or queries.device_label(state))
+    lineage = [ablation.LineageKernel(k.id, recorded_spec(folder, k, label)) for k in steps]
     baseline = queries.ranking_baseline(state)
 
     async def measure_lineage(bench: Workbench) -> ablation.Ablation:

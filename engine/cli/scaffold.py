@@ -10,7 +10,7 @@ import click
 
 from engine.cli import options as o
 from engine.cli.drive import ProgressPrinter, drive
-from engine.cli.output import STDOUT, refuse_existing, show, write_output
+from engine.cli.output import STDOUT, refuse_target, show, write_output
 from engine.cli.verbosity import quiet, verbosity
 from engine.codegen import scaffold as writing
 from engine.domain.device_waits import is_waiting
@@ -48,8 +48,7 @@ def scaffold(problem: str, **given: Any) -> None:
     where_usual = "cuda:0" if dialect in (Dialect.CUDA, Dialect.TRITON) else "cpu"
     workload, *rest = catalog.workloads_for(chosen, given["workload"], given["suite"], default_workload(where_usual))
     target: Path = given["output"] or STDOUT
-    if target != STDOUT:
-        refuse_existing(target, given["force"])
+    refuse_target(target, given["force"])  # before torch is loaded, and before the device is awaited
     check_torch()
 
     async def work(printer: ProgressPrinter) -> str:

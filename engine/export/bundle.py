@@ -95,7 +95,8 @@ def unpack(archive: Path, folder: Path) -> Path:
     try:
         source = open_regular(archive)
     except OSError as error:
-        raise JournalError(f"cannot read bundle {archive} ({error.strerror})") from error
+        advice = "name a file that `espalier export --format bundle` wrote"
+        raise JournalError(f"cannot read bundle {archive} ({error.strerror}): {advice}") from error
     with source:
         if source.read(len(LFS_POINTER)) == LFS_POINTER:
             raise JournalCorrupt(f"bundle {archive} is a Git LFS pointer: fetch the file with `git lfs pull`")

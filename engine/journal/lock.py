@@ -118,7 +118,9 @@ def unwritable_error(place: Path, error: OSError, what: str = SESSION) -> Journa
         case IsADirectoryError() | OSError(errno=errno.EINVAL, filename=str()):
             advice = f"move {error.filename} away: a file belongs there"
         case _:
-            advice = "free some space and continue: everything recorded before is kept"
+            is_recorded = os.path.exists(place / _JOURNAL)
+            kept = " and continue: everything recorded before is kept" if is_recorded else ", then repeat the command"
+            advice = f"free some space{kept}"
     return JournalUnwritable(f"{what} {place} cannot be written ({error.strerror}): {advice}")
 
 

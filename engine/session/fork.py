@@ -25,10 +25,14 @@ from engine.session import trust
 
 def after_round(entries: Sequence[Entry], number: int) -> int:
     """The number of entries up to the end of a round. Raises CommandRejected if the round has not ended."""
+    last = None
     for place, entry in enumerate(entries):
-        if isinstance(entry.event, RoundClosed) and entry.event.round == number:
-            return place + 1
-    raise CommandRejected(f"round {number} of this session has not ended")
+        if isinstance(entry.event, RoundClosed):
+            last = entry.event.round
+            if last == number:
+                return place + 1
+    ended = "none has ended yet" if last is None else f"the last one that ended is round {last}"
+    raise CommandRejected(f"unknown round {number}: {ended}")
 
 
 @dataclass(frozen=True, slots=True)

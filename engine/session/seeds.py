@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from engine.domain.state import Kernel, SessionState
 from engine.journal import store
 from engine.journal.blobs import Blobs
 from engine.problem.formats import solutions
+from engine.session import devices
 from engine.session.ports import StoreBlob
 from engine.toolchain import tunables
 from engine.toolchain.dispatch import is_dispatch, parse_dispatch
@@ -98,7 +99,18 @@ def recorded_spec(folder: Path, kernel: Kernel, device: str) -> KernelSpec:
     return kernel_spec(code, kernel.tunables)
 
 
-def check_dialect(kernel: KernelCode, device: str) -> None:
+def device_for(kernels: Iterable[Kernel | KernelCode], asked: str | None) -> str:
+    """``asked``, or else the default device, as ``cpu`` or ``cuda:N``. Raises DeviceError if this machine lacks it.
+
+    Raises ProblemError for a kernel that needs a GPU where there is none: no other device would do.
+    """
+    if not devices.gpu_names():
+        for kernel in kernels:
+            check_dialect(kernel, "cpu")
+    return devices.checked_device(asked)
+
+
+def check_dialect(kernel: Kernel | KernelCode, device: str) -> None:
     """Raises ProblemError for a kernel that cannot run on this device (``cpu`` or ``cuda:N``)."""
     if needed := needed_device(kernel.dialect, device):
         raise ProblemError(f"{kernel.name} is a {kernel.dialect} kernel and {needed}")
@@ -108,7 +120,9 @@ def needed_device(dialect: Dialect, device: str) -> str:
     """What a dialect needs that this device is not; empty if it runs there."""
     match dialect, device:
         case ((Dialect.CUDA | Dialect.TRITON), "cpu"):
-            return "needs a GPU: use --device cuda:0"
+            if devices.gpu_names():
+                return "needs a GPU: use --device cuda:0"
+            return "needs a GPU, and this machine has none: `espalier doctor` shows what is missing"
         case Dialect.CPP, other if other != "cpu":
             return "needs a CPU: use --device cpu"
         case _:

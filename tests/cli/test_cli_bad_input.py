@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.program import Call, command, environment
+from support.program import ROOT, Call, command, environment
 
 from engine.cli.exit_codes import exit_status_of
 from engine.cli.output import show
@@ -159,11 +159,23 @@ def test_without_a_compiler_no_session_is_created(process: Call, home: Path, tmp
 
 
 @no_gpu
-@pytest.mark.parametrize("arguments", [("run", "softmax", "--device", "cuda:0"), ("eval", "softmax", "KERNEL")])
-def test_a_gpu_that_is_not_there(espalier: Call, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("device", [(), ("--device", "cpu"), ("--device", "cuda:0")])
+@pytest.mark.parametrize("command", ["rerun", "ablate", "eval"])
+def test_kernels_for_a_gpu_lead_to_no_device_that_cannot_run_them(
+    espalier: Call, tmp_path: Path, command: str, device: tuple[str, ...]
+) -> None:
+    """Without a device it advised ``--device cpu``, and with that ``--device cuda:0``."""
     kernel = tmp_path / "kernel.cu"
     kernel.write_text('// @launch k(x, out) grid(1) block(1)\nextern "C" __global__ void k(const float*, float*) {}\n')
-    words = espalier(*(str(kernel) if a == "KERNEL" else a for a in arguments)).error_line()
+    arguments = ("softmax", kernel) if command == "eval" else (ROOT / "sessions" / "softmax",)
+    words = espalier(command, *arguments, *device).error_line()
+    assert "is a cuda kernel and needs a GPU, and this machine has none: `espalier doctor` shows what is missing" in words
+    assert "--device" not in words
+
+
+@no_gpu
+def test_a_gpu_that_is_not_there(espalier: Call) -> None:
+    words = espalier("run", "softmax", "--device", "cuda:0").error_line()
     assert "no GPU found" in words
     assert "doctor" in words
 
@@ -180,6 +192,19 @@ def test_a_session_folder_is_not_overwritten(espalier: Call, recorded: Path) -> 
     assert "already holds a session" in words
     assert "espalier open" in words
     assert (recorded / "journal.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("output", ["nowhere/mine.cpp", "file/mine.cpp", "."])
+def test_where_no_kernel_can_be_written_none_is_traced(
+    espalier: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    """The folder was missed after torch had been loaded and the device awaited."""
+    monkeypatch.setattr("engine.cli.scaffold.drive", lambda _: pytest.fail("nothing is traced"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    words = espalier("scaffold", "softmax", "--dialect", "cpp", "--output", output).error_line()
+    assert "with --output" in words
+    assert "--force" not in words
 
 
 @pytest.mark.parametrize(

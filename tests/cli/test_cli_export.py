@@ -89,6 +89,18 @@ def test_files_are_not_overwritten_and_empty_ones_not_written(espalier: Call, re
     assert not (here / "short.pairs.jsonl").exists()
 
 
+@pytest.mark.parametrize("force", [(), ("--force",)])
+@pytest.mark.parametrize("kind", ["report", "json", "bundle"])
+def test_a_folder_is_not_a_file_to_overwrite(
+    espalier: Call, recorded: Path, here: Path, kind: str, force: tuple[str, ...]
+) -> None:
+    """It advised ``--force``, with which the folder could not be written either."""
+    (here / "results.tar.gz").mkdir()
+    said = espalier("export", "scripted", "--format", kind, "-o", "results.tar.gz" if kind == "bundle" else ".", *force)
+    assert "is a folder: name a file with --output" in said.error_line()
+    assert not list((here / "results.tar.gz").iterdir())
+
+
 def test_a_missing_blob_is_one_line(espalier: Call, recorded: Path, here: Path) -> None:
     for blob in (recorded / "blobs").iterdir():
         blob.unlink()

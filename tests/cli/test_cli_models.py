@@ -210,7 +210,7 @@ class TestFork:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (("--round", "7"), "round 7 of this session has not ended"),
+            (("--round", "7"), "unknown round 7: the last one that ended is round 3"),
             (("--round", "1", "--event", "3"), "not both"),
             (("--event", "0"), "0 is not in the range"),
             (("--event", "-1"), "-1 is not in the range"),

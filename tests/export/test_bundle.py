@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +100,18 @@ def test_a_bundle_that_cannot_be_unpacked_is_an_error(archive: Path, session: Pa
         unpack(tmp_path / "nothing.tar.gz", tmp_path / "y")
     with pytest.raises(JournalUnwritable):
         unpack(archive, archive / "below")
+
+
+def test_a_full_disk_is_no_loss_of_what_was_not_there(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It advised to continue the session, and said that what it had recorded is kept: there is no session yet."""
+
+    def full(source: object, target: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(JournalUnwritable, match=r"No space left on device\): free some space, then repeat the command$"):
+        unpack(archive, tmp_path / "new")
+    assert not list(tmp_path.glob(".unpacking-*"))
 
 
 def _parts(archive: Path) -> list[tuple[tarfile.TarInfo, bytes]]:

@@ -26,6 +26,12 @@ def state_with(dialect: Dialect) -> SessionState:
     [
         (Dialect.CUDA, "cpu", ("H200",), "k1 of this session is a cuda kernel and needs a GPU: use --device cuda:0"),
         (Dialect.CPP, "cuda:0", ("H200",), "k1 of this session is a cpp kernel and needs a CPU: use --device cpu"),
+        (
+            Dialect.CUDA,
+            "cpu",
+            (),
+            "k1 of this session is a cuda kernel and needs a GPU, and this machine has none: `espalier doctor`",
+        ),
         (Dialect.CUDA, "", (), "no GPU found, and k1 of this session is a cuda kernel: open the session on a machine with one"),
         (Dialect.TRITON, "cuda:0", (), "no GPU found, and k1 of this session is a triton kernel"),
         (Dialect.PYTHON, "cuda:0", (), "no GPU found for --device cuda:0: use --device cpu"),
