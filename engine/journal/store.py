@@ -289,6 +289,7 @@ def _undeletable_error(folder: Path, error: OSError) -> JournalUnwritable:
 def delete(folder: Path) -> None:
     """Delete a session: its journal, torn lines, blobs, inbox, its record of trust, and the folder if it is empty then.
 
+    A folder among the blobs or in the inbox is not part of a session, and stays.
     Raises JournalError if the folder is not a session, JournalLocked while a process writes it, JournalUnwritable.
     """
     if not is_session(folder):
@@ -298,7 +299,8 @@ def delete(folder: Path) -> None:
     try:
         own = [folder / journal.NAME, *folder.glob(f"{TORN}-*"), folder / LOCK]
         kept = [folder / BLOBS, folder / INBOX]
-        own += [path for place in kept if place.is_dir() and not place.is_symlink() for path in place.iterdir()]
+        inner = [path for place in kept if place.is_dir() and not place.is_symlink() for path in place.iterdir()]
+        own += [path for path in inner if path.is_symlink() or not path.is_dir()]
         for path in own:
             path.unlink(missing_ok=True)
         for place in (*kept, folder):

@@ -14,6 +14,7 @@ from support.stored import stored
 from engine.domain import events as e
 from engine.domain.errors import JournalError, JournalLocked, JournalUnwritable
 from engine.journal import store, user_folders
+from engine.journal.blobs import Blobs
 from engine.journal.journal import NAME, Journal
 
 
@@ -221,6 +222,16 @@ def test_deleting_removes_only_the_files_of_a_session(root: Path) -> None:
     assert [path.name for path in shared.iterdir()] == ["thesis.tex"]
     with pytest.raises(JournalError, match="is not a session"):
         store.delete(shared)
+
+
+@pytest.mark.parametrize("place", ["blobs", "inbox"])
+def test_a_folder_among_the_files_of_a_session_stays(root: Path, place: str) -> None:
+    """The journal was deleted, then "cannot be deleted (Is a directory)" was said; the blobs stayed, of no session."""
+    folder = stored(root / "s", b.first_round())
+    Blobs(folder).put(b"text")
+    (folder / place / "mine").mkdir(parents=True)
+    store.delete(folder)
+    assert [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*"))] == [place, f"{place}/mine"]
 
 
 def test_a_session_that_is_being_written_is_not_deleted(root: Path) -> None:

@@ -138,13 +138,13 @@ def unconfined(state: SessionState) -> bool:
 
 def _round(state: SessionState, left: str) -> Piece:
     """The round, how long it still takes, and what is left of the session's limit: rounds, or for the adaptive strategy, which
-    counts them in kernels, kernels."""
+    counts them in kernels, kernels. Nothing is left of an ended session."""
     number = queries.last_round(state)
     if number < 0:
         return _plain("round –", 5)
     time = f", {left} left" if left else ""
     if adaptive.is_adaptive(state):
-        kernels_left = queries.kernels_left(state)
+        kernels_left = queries.kernels_left(state) if state.closed is None else None
         name, of, to_go = (
             f"decision {number}",
             "",

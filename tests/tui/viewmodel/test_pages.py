@@ -236,6 +236,13 @@ def test_the_adaptive_strategy_counts_kernels_in_the_header(limits: Limits, left
     assert words in first.text
 
 
+def test_an_ended_session_has_no_kernels_to_go() -> None:
+    opened = b.fold(*b.first_round(strategy="adaptive"))
+    first, _ = heading.lines(replace(opened, closed="no further ideas"), heading.SessionStatus(), 200)
+    assert "decision 0 ·" in first.text
+    assert "to go" not in first.text
+
+
 def test_the_headline_reads_as_one_figure_after_the_other() -> None:
     _, second = heading.lines(STATE, heading.SessionStatus(), 120)
     assert second.text.startswith(" ★ k14 2.83× eager [2.81, 2.85] · 1.92 ms · 61% SOL · Reduce in eight")
