@@ -60,10 +60,11 @@ def seed_from_text(text: str, name: str) -> Seed:
 def seed_of(kernel: KernelCode, chosen: Mapping[str, int]) -> Seed:
     """A kernel with these values of its tunables, and defaults for the others.
 
-    Raises KernelCodeError for a tunable that the code does not declare, or for malformed tunable lines.
+    Raises KernelCodeError for a tunable that the code does not declare, or for malformed lines of tunables or requirements.
     """
     try:
         declared = tunables.default_values(tunables.parse_tunables(kernel.text, kernel.dialect))
+        tunables.parse_requires(kernel.text, kernel.dialect)
     except KernelCodeError as error:
         raise KernelCodeError(f"{kernel.name}: {error}") from error
     for name in chosen:

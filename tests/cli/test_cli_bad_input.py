@@ -113,6 +113,7 @@ def test_a_token_that_no_client_can_send_is_refused(espalier: Call, monkeypatch:
         ("nothing.cu", b"__global__ void k() {}", "does not say how it is launched"),
         ("nothing.py", b"class Model: ...", "no `class ModelNew`"),
         ("tuned.cpp", b'// @tune = 3\nextern "C" void launch() {}', "tuned.cpp: line 1"),
+        ("required.cpp", b'// @tune A = 1, 2\n// @require A >\nextern "C" void launch() {}', "required.cpp: line 2"),
     ],
 )
 def test_files_without_a_kernel(espalier: Call, tmp_path: Path, name: str, content: bytes, words: str) -> None:
