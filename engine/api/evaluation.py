@@ -233,13 +233,22 @@ async def evaluate_on(bench: Workbench, wanted: EvaluationRequest, tell: Tell = 
 
 
 def _tunable_choices(wanted: EvaluationRequest, device: Device, signature: Signature) -> Sequence[dict[str, int]]:
-    if wanted.variants == 1:
-        return [dict(wanted.seed.tunables)]
-    kernel = wanted.seed.kernel
+    """The values of the tunables to evaluate: of a single variant those that were asked for, else the defaults.
+
+    Where a requirement forbids the defaults, the nearest allowed values. Raises KernelCodeError if it forbids those asked for.
+    """
+    kernel, asked = wanted.seed.kernel, dict(wanted.seed.tunables)
     names = header.plan_names(signature, device.units)
     try:
         declared = tuning.parse_tunables(kernel.text, kernel.dialect)
         requires = tuning.parse_requires(kernel.text, kernel.dialect)
+        if wanted.variants == 1:
+            unmet = tuning.first_unmet(requires, names, asked)
+            if unmet is None:
+                return [asked]
+            if asked != tuning.default_values(declared):
+                values = ", ".join(f"{name}={value}" for name, value in asked.items())
+                raise KernelCodeError(f"{tuning.rule_text(unmet)} forbids {values}: choose others with --tune")
         return [dict(chosen) for chosen in tuning.variants(declared, requires, names, wanted.variants, 0)]
     except KernelCodeError as error:
         raise KernelCodeError(f"{kernel.name}: {error}") from error

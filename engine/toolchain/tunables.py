@@ -154,6 +154,11 @@ def default_values(tunables: Sequence[Tunable]) -> dict[str, int]:
     return {tunable.name: tunable.values[0] for tunable in tunables}
 
 
+def rule_text(rule: Rule) -> str:
+    """A rule as it is named in messages."""
+    return f"`@require {rule.text}`" if isinstance(rule, Requirement) else rule.text
+
+
 def first_unmet(requires: Sequence[Rule], names: Mapping[str, Number], chosen: Combination) -> Rule | None:
     """The first requirement that this combination does not meet, if any.
 
@@ -181,7 +186,7 @@ def variants(
     if not allowed:
         worst = first_unmet(requires, names, default_values(tunables))
         line, column = (worst.line, worst.column) if worst else (0, 0)
-        text = f"`@require {worst.text}`" if isinstance(worst, Requirement) else worst.text if worst else ""
+        text = rule_text(worst) if worst else ""
         raise KernelCodeError(f"no combination of tunables meets {text}", line, column)
     chosen = _far_apart(tunables, allowed, limit)
     return tuple(_combination(tunables, place) for place in chosen)
