@@ -172,6 +172,9 @@ def means_without_an_end(x: torch.Tensor) -> torch.Tensor:
             lambda x: (x.view(-1, 27)[1:] + 0.5).floor() * 2,
             THRESHOLDS,
         ),
+        ("x > 0.5", "torch.randn(64, 999)", lambda x: x >= 0.5, THRESHOLDS),
+        ("(x >= 0.25).sum(1)", "torch.randn(64, 999)", lambda x: (x > 0.25).sum(1), THRESHOLDS),
+        ("x.round().to(torch.int8)", "torch.randn(64, 999)", lambda x: (x + 0.5).floor().to(torch.int8), THRESHOLDS),
     ],
 )
 def test_what_some_changed_elements_find(
@@ -644,6 +647,13 @@ def test_complex_numbers_are_compared_in_double_precision_and_perturbed(
         )
         passed.append(ruling.passed)
     assert all(passed) == right
+
+
+def test_numbers_compared_with_are_not_nudged() -> None:
+    (moved,) = nudged((torch.tensor([0.5, -0.5, 0.25]),), BY_CHANCE, compared=(0.5, 3.0))
+    assert isinstance(moved, torch.Tensor)
+    assert moved[:2].tolist() == [0.5, -0.5]
+    assert 0 < abs(float(moved[2]) - 0.25) < 1e-6
 
 
 def test_complex_inputs_are_nudged_part_by_part() -> None:

@@ -346,10 +346,13 @@ def _in_parts(tensor: torch.Tensor, change: Change, rng: Random) -> torch.Tensor
 UP, DOWN, BY_CHANCE = 1.0, -1.0, 0.0
 
 
-def nudged(inputs: tuple[object, ...], way: float, units_of: torch.dtype | None = None) -> tuple[object, ...]:
+def nudged(
+    inputs: tuple[object, ...], way: float, units_of: torch.dtype | None = None, compared: Sequence[float] = ()
+) -> tuple[object, ...]:
     """The inputs in float64, each number moved by four units in the last place of its type, or by a random part of that.
 
-    ``units_of``: the type whose units these are instead. The parts of complex numbers are moved each by itself.
+    ``units_of``: the type whose units these are instead. The parts of complex numbers are moved each by itself. Those
+    ``compared`` and their negatives stay: it is the reference that says what an input is that meets one, not rounding.
     """
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
@@ -359,6 +362,8 @@ def nudged(inputs: tuple[object, ...], way: float, units_of: torch.dtype | None 
             return tensor
         wide = tensor.double()
         by = torch.full_like(wide, way) if way else torch.rand_like(wide).mul_(2).sub_(1)
+        if compared:
+            by.masked_fill_(torch.isin(wide.abs(), wide.new_tensor(compared).abs()), 0)
         return wide * (1 + by * 4 * torch.finfo(units_of or tensor.dtype).eps)
 
     return map_arguments(moved, inputs)

@@ -39,10 +39,13 @@ def exact_if_any(reference: Reference, model: nn.Module, inputs: _Inputs) -> _Ru
 def exact_close_by(
     reference: Reference, model: nn.Module, inputs: _Inputs, count: int, units_of: torch.dtype | None = None
 ) -> _Runs:
-    """The float64 outputs on inputs that are moved in their last places at random, or in those of another type."""
+    """The float64 outputs on inputs that are moved in their last places at random, or in those of another type.
+
+    Inputs that meet a number with which the reference compares stay.
+    """
     for _ in range(count):
         with seeded(secrets.randbits(62), reference.device):
-            close = nudged(inputs, BY_CHANCE, units_of)
+            close = nudged(inputs, BY_CHANCE, units_of, reference.compared_numbers())
         yield from exact_if_any(reference, model, close)
 
 
@@ -61,7 +64,7 @@ def close_by(reference: Reference, model: nn.Module, inputs: _Inputs) -> _Runs:
     """
     yield reference.call(model, inputs)
     for way in (UP, DOWN):
-        yield from exact_if_any(reference, model, nudged(inputs, way))
+        yield from exact_if_any(reference, model, nudged(inputs, way, compared=reference.compared_numbers()))
         with RoundedResults(torch.float32, secrets.randbits(62), way):
             yield from exact_if_any(reference, model, inputs)
     narrow = [t.dtype for t in tensors(list(inputs)) if t.is_floating_point() and t.dtype.itemsize < 4]
