@@ -80,7 +80,7 @@ def operator_name(func: Any, args: Sequence[object]) -> str:
 class OperationCounter(OperatorMode):  # type: ignore[no-untyped-call]
     """Counts the operators that run within: ``operators`` and ``families`` seen, and ``operations`` by (family, unit).
 
-    ``compared_numbers``: those at which the result jumps.
+    ``compared``: the numbers at which the result jumps.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -88,7 +88,7 @@ class OperationCounter(OperatorMode):  # type: ignore[no-untyped-call]
         self._device = device
         self.operators: set[str] = set()
         self.families: set[str] = set()
-        self._compared = ComparedNumbers()
+        self.compared = ComparedNumbers()
         self.operations: Counter[tuple[str, str]] = Counter()
 
     def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
@@ -97,7 +97,7 @@ class OperationCounter(OperatorMode):  # type: ignore[no-untyped-call]
         name = family(packet.__name__)
         self.operators.add(operator_name(func, args))
         self.families.add(name)
-        self._compared.see(func, args, given, out)
+        self.compared.see(func, args, given, out)
         formula = _formula(packet) if name in _IN_TORCHS_TABLE else None
         count = int(formula(*args, **given, out_val=out)) if formula is not None else _count(packet, args)
         if count:
@@ -105,10 +105,6 @@ class OperationCounter(OperatorMode):  # type: ignore[no-untyped-call]
         if count := vector_operations(func, args, out):
             self.operations[name, _VECTOR] += count
         return out
-
-    @property
-    def compared_numbers(self) -> set[float]:
-        return self._compared.found
 
     @property
     def total(self) -> float:

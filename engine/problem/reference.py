@@ -78,6 +78,7 @@ class Reference:
         self._must_run = False
         """Whether it could not be traced on fake tensors."""
         self._traced: tuple[Signature, OperationCounter, ForwardMemory] | None = None
+        self._compared: tuple[float, ...] | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -309,7 +310,11 @@ class Reference:
 
     def compared_numbers(self) -> tuple[float, ...]:
         """The numbers at which the forward's result jumps (``compared_numbers``), in order."""
-        return tuple(sorted(self._trace()[1].compared_numbers))
+        if self._compared is None:
+            seeds = (_FORWARD_SEED, _FORWARD_SEED + 1)
+            models = (self.judged_model(seed, sample=True) for seed in seeds)  # made only where they are needed
+            self._compared = tuple(sorted(self._trace()[1].compared.numbers(model_tensors(model) for model in models)))
+        return self._compared
 
     def memory(self) -> ForwardMemory:
         """What a forward pass allocates, from the same trace as the signature."""
@@ -356,6 +361,7 @@ class Reference:
                 with allocated, read, counter:
                     returned = model(*map_arguments(lambda t: t, inputs))  # which may change objects
                 outputs = tuple(output_tensors(returned, self.device))
+                counter.compared.name(state)
                 if not all(map(is_dense, outputs)) or not any(output.numel() for output in outputs):
                     return None  # running it says so
                 memory = ForwardMemory(allocated.peak, exact_bytes(model, inputs, allocated.peak))
@@ -370,8 +376,9 @@ class Reference:
         allocated, read, counter = AllocationCounter(), ReadCounter(), OperationCounter(self.device)
         with allocated, read, counter:
             outputs = self.call(model, inputs)
-        peak = allocated.peak
-        return ForwardTrace(model_tensors(model), inputs, outputs, counter, ForwardMemory(peak, WIDENING * peak), read)
+        peak, state = allocated.peak, model_tensors(model)
+        counter.compared.name(state)
+        return ForwardTrace(state, inputs, outputs, counter, ForwardMemory(peak, WIDENING * peak), read)
 
     def _signature(self, trace: ForwardTrace) -> Signature:
         rows, scalars, plain = argument_rows(self._loaded.forward_names(len(trace.inputs)), trace.inputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -196,6 +197,40 @@ def test_what_some_changed_elements_find(
             asked = ReferenceOnCase(reference, case)
             found.append(calibration.policy.rule(outputs, case.expected, ["out"], used, asked).passed)
         assert all(found) if right else not all(found)
+
+
+@pytest.mark.parametrize(
+    ("returned", "kernel"),
+    [
+        (
+            "self.table[torch.bucketize(x, self.edges)]",
+            lambda model, x: model.table[torch.bucketize(x, model.edges, right=True)],
+        ),
+        ("(x[..., None] > self.edges[1:]).sum(-1)", lambda model, x: (x[..., None] >= model.edges[1:]).sum(-1)),
+        ("torch.searchsorted(self.edges, x)", lambda model, x: torch.searchsorted(model.edges, x, side="right")),
+    ],
+)
+def test_inputs_meet_the_fixed_numbers_that_a_model_keeps(
+    tmp_path: Path, returned: str, kernel: Callable[[Any, torch.Tensor], torch.Tensor]
+) -> None:
+    (tmp_path / "reference.py").write_text(
+        "import torch\nclass Model(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.register_buffer('edges', torch.tensor([-0.75, 0.1, 0.25, 0.5, 1.5]))\n"
+        "        self.table = torch.nn.Parameter(torch.randn(6, 8))\n        self.shift = torch.nn.Parameter(torch.rand(3))\n"
+        f"    def forward(self, x):\n        return {returned}, x > self.shift[1]\n"
+        "def get_inputs():\n    return [torch.randn(32, 99)]\ndef get_init_inputs():\n    return []\n"
+    )
+    problem = catalog.find(str(tmp_path))
+    reference = Reference(problem, problem.workloads[0])
+    calibration = calibrate(reference, "class")
+    assert reference.compared_numbers() == (-0.75, 0.25, 0.5, 1.5)
+    for right in (True, False):
+        case = make_case(reference, THRESHOLDS)
+        given: Any = case.inputs[0]
+        outputs = [*reference.call(case.model, case.inputs)]
+        outputs[0] = outputs[0] if right else kernel(case.model, given)
+        asked = ReferenceOnCase(reference, case)
+        assert calibration.policy.rule(outputs, case.expected, ["out0", "out1"], THRESHOLDS, asked).passed is right
 
 
 @pytest.mark.parametrize(
