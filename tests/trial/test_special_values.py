@@ -119,26 +119,49 @@ def test_a_kernel_that_forgets_what_nan_means_is_wrong(
     tmp_path: Path, forward: str, honest: Callable[[Tensor], object] | None, slip: Callable[[Tensor], object]
 ) -> None:
     """They passed without a caveat: NaN was tried on no reference that replaces it."""
-    right, wrong = _on_nan(tmp_path, forward, honest), _on_nan(tmp_path, forward, slip)
+    right, wrong = _on(NANS, tmp_path, forward, honest), _on(NANS, tmp_path, forward, slip)
     assert right == (True, "")
     assert not wrong[0]
 
 
+@pytest.mark.parametrize(
+    ("forward", "honest", "slip"),
+    [
+        ("torch.where(torch.isfinite(x), x, 0.0).sum(1)", lambda x: torch.nan_to_num(x, 0, 0, 0).sum(1), lambda x: x.nansum(1)),
+        ("x.masked_fill(x.isinf(), 1.0).sum(1)", None, lambda x: x.sum(1)),
+        ("x.masked_fill(x == float('inf'), 1.0) * 2", None, lambda x: x * 2),
+    ],
+)
+def test_a_kernel_that_forgets_what_infinities_mean_is_wrong(
+    tmp_path: Path, forward: str, honest: Callable[[Tensor], object] | None, slip: Callable[[Tensor], object]
+) -> None:
+    right, wrong = (_on(INFINITIES, tmp_path, forward, kernel) for kernel in (honest, slip))
+    assert right == (True, "")
+    assert not wrong[0]
+
+
+def test_infinities_that_a_reference_makes_itself_are_another_matter(tmp_path: Path) -> None:
+    forward = "(x * 2).masked_fill((x * 2).isinf(), 0.0)"
+    passed, caveat = _on(INFINITIES, tmp_path, forward, lambda x: 2 * x)
+    assert passed
+    assert "infinities" in caveat
+
+
 def test_nan_that_a_reference_makes_itself_is_another_matter(tmp_path: Path) -> None:
-    passed, caveat = _on_nan(tmp_path, "torch.nan_to_num((x - 1).softmax(1))", lambda x: (x - 1).softmax(1))
+    passed, caveat = _on(NANS, tmp_path, "torch.nan_to_num((x - 1).softmax(1))", lambda x: (x - 1).softmax(1))
     assert passed
     assert "NaN" in caveat
 
 
-def _on_nan(folder: Path, forward: str, kernel: Callable[[Tensor], object] | None) -> tuple[bool, str]:
-    """Whether a kernel, or the reference as it is, passes on NaN, and with which caveat."""
+def _on(distribution: str, folder: Path, forward: str, kernel: Callable[[Tensor], object] | None) -> tuple[bool, str]:
+    """Whether a kernel, or the reference as it is, passes on special inputs, and with which caveat."""
     file = folder / "reference.py"
     file.write_text(MODEL.format(forward))
     reference = Reference(catalog.find(str(file)), Workload("full", {}))
     calibration = calibrate(reference, "class")
-    assert NANS in calibration.distributions
-    case = make_case(reference, NANS)
+    assert distribution in calibration.distributions
+    case = make_case(reference, distribution)
     outputs = list(tensors(kernel(*case.inputs))) if kernel else list(reference.call(case.model, case.inputs))  # type: ignore[arg-type]
     asked = ReferenceOnCase(reference, case)
-    found = calibration.policy.rule(outputs, case.expected, output_names(reference), NANS, asked)
+    found = calibration.policy.rule(outputs, case.expected, output_names(reference), distribution, asked)
     return found.passed, found.caveat

@@ -25,7 +25,7 @@ from engine.trial.judge.comparison import (
     worst_of,
 )
 from engine.trial.judge.judged_outputs import Judged, compare_with_ties
-from engine.trial.judge.perturbations import NANS, OWN, SPECIAL, TYING, ZERO_SLICES
+from engine.trial.judge.perturbations import OWN, SPECIAL, TYING, ZERO_SLICES
 from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.tolerance import (
     HALVES,
@@ -323,9 +323,9 @@ class ClassPolicy:
             how = "differ from the reference's" if outputs[0].dtype == torch.bool else "are finite where the reference is not"
             flaw = f"{name}: {count} of {found.count} elements {how}"
             return CheckResult(Errors(math.inf, math.inf, math.inf, flaw), passed=False)
-        if distribution == NANS and (found.exposed or wrong) and reference.replaces_nan():
+        if (found.exposed or wrong) and reference.replaces(distribution):
             how = f"{found.exposed} of {found.count} elements are not finite" if found.exposed else "finite elements are wrong"
-            flaw = f"{name}: {how} where the reference replaces NaN"
+            flaw = f"{name}: {how} where the reference replaces {distribution}"
             return CheckResult(Errors(math.inf, math.inf, math.inf, flaw), passed=False)
         what = f"{found.different} of {found.count}" if found.different else "finite"
         return CheckResult(

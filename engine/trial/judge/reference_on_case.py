@@ -20,7 +20,7 @@ from engine.trial.judge.cases import Case, fresh_seed, output_dtype, output_dtyp
 from engine.trial.judge.class_errors import class_errors, errors_on
 from engine.trial.judge.comparison import compared_exactly
 from engine.trial.judge.output_on_case import OutputOnCase, SharedAnswers
-from engine.trial.judge.perturbations import BY_CHANCE, DOWN, UP, nudged
+from engine.trial.judge.perturbations import BY_CHANCE, DOWN, NANS, UP, nudged
 from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.rounded_operands import RoundedOperands
 from engine.trial.judge.rounded_results import RoundedResults
@@ -156,13 +156,14 @@ class ReferenceOnCase:
             for mask, a, b, right in zip(masks, one, other, self.case.expected, strict=True)
         )
 
-    def replaces_nan(self) -> bool:
-        """Whether the reference replaces NaN among its inputs, leaves it out, or looks for it."""
+    def replaces(self, distribution: str) -> bool:
+        """Whether the reference replaces NaN among its inputs, leaves it out, or looks for it; or so infinities."""
         inputs = self.case.inputs
-        tests = special_values.NanTests(inputs)
+        tests = special_values.InputTests(inputs)
         with tests:
             self.reference.call(self.case.model, inputs)
-        return tests.found
+        masks = special_values.only_computes_and_masks(self.reference.operators())
+        return tests.of_nan if distribution == NANS else tests.of_infinities and masks
 
     def undecided(self, most: float) -> list[SeenRange | None]:
         """The values of integers in runs close by, for the outputs that hold any: in the reference's own arithmetic, in float64

@@ -5,12 +5,14 @@ returns a finite number there does not read them. 0 × ∞ is no dependency (``d
 depends on the order of summation, so any non-finite number will do. Elsewhere honest kernels of the field differ from PyTorch:
 ``fmaxf(x, 0)`` drops a NaN, and the usual vector exponential clamps its argument. Such differences are caveats, not failures.
 Where the reference replaces NaN among its inputs or leaves it out (``nan_to_num``, ``nansum``, ``isnan``), what is finite there
-must be right. Booleans are defined where the reference only computes so and tests for equality, as ``isfinite`` does. Other
-integers are left out: converting an infinity to one is undefined.
+must be right; so it must where the reference looks for infinities among them (``isinf``), and only computes and masks.
+Booleans are defined where the reference only computes so and tests for equality, as ``isfinite`` does. Other integers are left
+out: converting an infinity to one is undefined.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,22 +86,36 @@ def only_computes_and_tests(operators: frozenset[str]) -> bool:
     return {name.rstrip("_") for name in operators} <= _ARITHMETIC | _TESTING
 
 
-class NanTests(OperatorMode):  # type: ignore[no-untyped-call]
-    """Whether a reference replaces NaN among its inputs, leaves it out or looks for it: it then says what a kernel must return.
+def only_computes_and_masks(operators: frozenset[str]) -> bool:
+    """Whether arithmetic and masks decide every output."""
+    return {name.rstrip("_") for name in operators} <= _ARITHMETIC | _TESTING | _BY_MASK
 
-    What it does with NaN that it has computed is another matter: a softmax of a row that a mask leaves empty is NaN.
+
+class InputTests(OperatorMode):  # type: ignore[no-untyped-call]
+    """Whether a reference replaces NaN among its inputs, leaves it out or looks for it: it then says what a kernel must return.
+    So it does for infinities that it looks for.
+
+    What it does with those that it has computed is another matter: a softmax of a row that a mask leaves empty is NaN.
     """
 
     def __init__(self, inputs: tuple[object, ...]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._inputs = {storage(tensor) for tensor in tensors(list(inputs))}
-        self.found = False
+        self._magnitudes: list[torch.Tensor] = []
+        """The inputs' absolute values, of which ``isfinite`` asks whether they are infinite."""
+        self.of_nan = self.of_infinities = False
 
     def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
-        replaces = operator_name(func, args).rstrip("_") in _REPLACING
-        if replaces and args and isinstance(args[0], torch.Tensor) and storage(args[0]) in self._inputs:
-            self.found = True
-        return func(*args, **given)
+        name, found = operator_name(func, args).rstrip("_"), func(*args, **given)
+        if args and isinstance(args[0], torch.Tensor) and self._is_input(args[0]):
+            self.of_nan |= name in _REPLACING
+            self._magnitudes += [found] if name == "abs" else []
+            asks = name in ("eq", "ne") and isinstance(args[1], float) and math.isinf(args[1])
+            self.of_infinities |= asks or name == "isinf"
+        return found
+
+    def _is_input(self, tensor: torch.Tensor) -> bool:
+        return storage(tensor) in self._inputs or any(tensor is one for one in self._magnitudes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,8 +120,8 @@ class CaseReference(Protocol):
     def defined(self, masks: Sequence[torch.Tensor]) -> bool:
         """Whether arithmetic on special inputs decides any of the masked elements."""
 
-    def replaces_nan(self) -> bool:
-        """Whether the reference says what NaN among its inputs means."""
+    def replaces(self, distribution: str) -> bool:
+        """Whether the reference says what NaN, or infinities, among its inputs mean."""
 
 
 class WholeCase(CaseReference, Protocol):
