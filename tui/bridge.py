@@ -39,7 +39,7 @@ from engine.session.live import LiveSession
 from engine.session.outcome import EngineStopped
 from engine.session.ports import Say
 from engine.session.replay import Landmark, ReplaySource
-from engine.session.seeds import Seed, check_dialect, needed_device, read_seed, seed_from_text
+from engine.session.seeds import Seed, check_dialect, check_session_runs, needed_device, read_seed, seed_from_text
 from engine.session.source import Batch, Capability, SessionSource
 from engine.session.telemetry import LoadMonitor, open_monitor
 from tui.viewmodel.steps import StepLog
@@ -244,7 +244,7 @@ class Bridge:
     def check_dialect(self, seed: Seed) -> None:
         """Raises ProblemError if the session's device does not run the seed's dialect."""
         if label := queries.device_label(self.state):
-            check_dialect(seed.kernel, label)
+            check_session_runs(seed.kernel, label)
 
     def runs(self, dialect: Dialect) -> bool:
         """Whether the session's device runs kernels of this dialect."""

@@ -36,7 +36,7 @@ from engine.session.live import LiveSession
 from engine.session.outcome import EngineStopped, Outcome, Until
 from engine.session.ports import Say
 from engine.session.requirements import session_device
-from engine.session.seeds import Seed, check_dialect, read_seed, seed_command, seed_of
+from engine.session.seeds import Seed, check_session_runs, read_seed, seed_command, seed_of
 from engine.session.steer import Commands, steer
 from engine.toolchain.kernel_file import KernelCode
 
@@ -213,7 +213,7 @@ class Session:
         Raises KernelCodeError, ProblemError if the session's device does not run it, CommandRejected.
         """
         seed = _seed(kernel, tunables or {})
-        check_dialect(seed.kernel, queries.device_label(self.state))
+        check_session_runs(seed.kernel, queries.device_label(self.state))
         entries = self.submit(
             lambda view: [seed_command(view.store_blob, seed, parent, idea, title, columns.workloads(view.state))]
         )

@@ -13,7 +13,7 @@ from engine.cli.session_access import Target, reason_option, steers
 from engine.domain import columns, queries
 from engine.domain import commands as c
 from engine.session.dispatch import dispatch_command
-from engine.session.seeds import check_dialect, read_seed, recorded_code, seed_command
+from engine.session.seeds import check_session_runs, read_seed, recorded_code, seed_command
 from engine.session.steer import Steering
 
 _IDEA = re.compile(r"i[0-9]+")
@@ -164,7 +164,7 @@ def seed(target: Target, kernel: str, idea: str | None, parent: str | None, tune
     def commands(writer: Steering) -> list[c.Command]:
         opened = writer.state.opened
         loaded = read_seed(kernel, dict(tune), opened.problem if opened is not None else None)
-        check_dialect(loaded.kernel, queries.device_label(writer.state))
+        check_session_runs(loaded.kernel, queries.device_label(writer.state))
         known = idea if idea in writer.state.ideas else None
         if known is None and idea is not None and _IDEA.fullmatch(idea):
             hint = f"`espalier idea list {target.name}` lists the ideas"

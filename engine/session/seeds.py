@@ -117,6 +117,17 @@ def check_dialect(kernel: Kernel | KernelCode, device: str) -> None:
         raise ProblemError(f"{kernel.name} is a {kernel.dialect} kernel and {needed}")
 
 
+def check_session_runs(kernel: KernelCode, device: str) -> None:
+    """Raises ProblemError for a kernel that cannot run on the device of a session, which stays the same."""
+    if needed_device(kernel.dialect, device):
+        kind = "the CPU" if device == "cpu" else "a GPU"
+        other = "cuda:0" if device == "cpu" else "cpu"
+        raise ProblemError(
+            f"{kernel.name} is a {kernel.dialect} kernel, and this session measures on {kind}: start another with "
+            f"--device {other}"
+        )
+
+
 def needed_device(dialect: Dialect, device: str) -> str:
     """What a dialect needs that this device is not; empty if it runs there."""
     match dialect, device:

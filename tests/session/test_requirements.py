@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 from support import builders as b
 
-from engine.domain.errors import DeviceError
+from engine.domain.errors import DeviceError, ProblemError
 from engine.domain.folds import advance
-from engine.domain.model import Dialect
+from engine.domain.model import Contract, Dialect
 from engine.domain.state import SessionState
 from engine.session.requirements import session_device
+from engine.session.seeds import check_session_runs
+from engine.toolchain.kernel_file import KernelCode
 
 
 def state_with(dialect: Dialect) -> SessionState:
@@ -51,3 +54,26 @@ def test_a_session_keeps_its_device_or_moves_to_another_of_its_kind(monkeypatch:
     assert session_device(state_with(Dialect.CUDA)) == "cuda:0"
     assert session_device(state_with(Dialect.CUDA), "cuda:1") == "cuda:1"
     assert session_device(state_with(Dialect.PYTHON), "cpu") == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "device", "words"),
+    [
+        (
+            Dialect.CUDA,
+            "cpu",
+            "k.cu is a cuda kernel, and this session measures on the CPU: start another with --device cuda:0",
+        ),
+        (Dialect.CPP, "cuda:0", "k.cu is a cpp kernel, and this session measures on a GPU: start another with --device cpu"),
+        (Dialect.PYTHON, "cpu", ""),
+    ],
+)
+def test_a_kernel_for_another_device_is_refused_with_what_the_session_measures_on(
+    dialect: Dialect, device: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``kernel seed`` advised an option that it does not have."""
+    monkeypatch.setattr("engine.session.devices.gpu_names", lambda: ("H200",))
+    kernel = KernelCode("", dialect, Contract.MODULE, "k.cu")
+    with pytest.raises(ProblemError) if words else nullcontext() as refused:
+        check_session_runs(kernel, device)
+    assert not words or str(refused.value) == words  # type: ignore[union-attr]

@@ -19,7 +19,7 @@ from tui.viewmodel.tree_facts import tree_facts
 
 VERBS = {
     "build": "building", "verify": "verifying", "measure": "measuring", "repair": "repairing", "sanitize": "sanitizing",
-    "race": "racing", "profile": "profiling",
+    "race": "racing", "profile": "profiling", "tune": "tuning", "sustain": "measuring back to back",
     "propose": "proposing ideas", "implement": "writing code", "prepare": "preparing",
 }  # fmt: skip
 _INKS = {
@@ -197,6 +197,8 @@ def work_words(key: WorkKey) -> str:
             return f"writing code for {key.subject}"
         case WorkKind.PREPARE:
             return "preparing the session"
+        case WorkKind.SUSTAIN:
+            return f"measuring {key.subject} back to back"
         case _:
             return f"{VERBS.get(key.kind, key.kind)} {', '.join(key.subjects)}".rstrip()
 
