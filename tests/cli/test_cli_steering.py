@@ -150,7 +150,7 @@ def test_a_rejected_command_is_one_line(espalier: Call, recorded: Path, argument
 def test_a_cuda_kernel_cannot_seed_a_cpu_session(espalier: Call, recorded: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.cu"
     file.write_text(KERNEL)
-    assert "needs a GPU" in espalier("kernel", "seed", "scripted", file).error_line()
+    assert "is a cuda kernel, and this session measures on the CPU" in espalier("kernel", "seed", "scripted", file).error_line()
 
 
 def test_races_with_the_incumbent_with_each_other_and_of_the_best(espalier: Call, recorded: Path) -> None:

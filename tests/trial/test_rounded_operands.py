@@ -143,7 +143,15 @@ def convolution_in_half_precision(x: Tensor) -> list[Tensor]:
     ("names", "body", "shape", "distribution", "right", "wrong"),
     [
         *(
-            ("q, k, v, do", BACKWARD, "2, 2, 64, 16, dtype=torch.bfloat16", name, flash, lambda *x: flash(*x, delta=False))
+            pytest.param(
+                "q, k, v, do",
+                BACKWARD,
+                "2, 2, 64, 16, dtype=torch.bfloat16",
+                name,
+                flash,
+                lambda *x: flash(*x, delta=False),
+                marks=[pytest.mark.slow] if name not in (OWN, "spiked") else [],
+            )
             for name in (OWN, "few x30", "spiked", "shifted", "edges x5", "copies")
         ),
         *(
@@ -166,11 +174,15 @@ def convolution_in_half_precision(x: Tensor) -> list[Tensor]:
             lambda *x: flash(*x, product=in_eight_sums),
         ),
         *(
-            ("q, k, v, g", RECURRENCE, "8, 64, 16, dtype=torch.bfloat16", OWN, recurrent, wrong)
+            pytest.param(
+                "q, k, v, g", RECURRENCE, "8, 64, 16, dtype=torch.bfloat16", OWN, recurrent, wrong, marks=pytest.mark.slow
+            )
             for wrong in (lambda *x: recurrent(*x, state=rounded), lambda *x: recurrent(*x, decay=rounded))
         ),
         ("x", NORMALISED, "20, 128, dtype=torch.bfloat16", "shifted", centred, lambda x: centred(x, mean=rounded)),
-        ("a, b", PRODUCT, "512, 512, dtype=torch.float16", OWN, in_two_sums, in_half_precision),
+        pytest.param(
+            "a, b", PRODUCT, "512, 512, dtype=torch.float16", OWN, in_two_sums, in_half_precision, marks=pytest.mark.slow
+        ),
         ("x", CONVOLUTION, "2, 16, 12, 14, dtype=torch.float16", OWN, winograd, convolution_in_half_precision),
     ],
 )

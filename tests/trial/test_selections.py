@@ -191,6 +191,7 @@ def get_init_inputs():
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_choices_that_half_precision_decides_widen_no_limit(tmp_path: Path) -> None:
     """In bf16 a few rows of a hundred choose another code than in float64, and the limit was 0.3: 10% passed for rounding."""
     reference, calibration = calibrated(tmp_path, CODEBOOK)

@@ -281,6 +281,7 @@ def by_the_reciprocal(x: Tensor, *, largest: float = 127.0, rounds: Callable[[Te
     return rounds(x.float() * (largest / x.float().abs().amax(-1, keepdim=True).clamp(min=1e-8))).to(torch.int8)
 
 
+@pytest.mark.slow
 def test_either_code_is_right_where_a_quotient_of_half_precision_ends_in_a_half(tmp_path: Path) -> None:
     """A number of bfloat16 is often exactly half of its row's largest: which of two codes it gets is an accident of fp32."""
     reference, calibration = calibrated(tmp_path, QUANTISED)
@@ -305,6 +306,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 def test_what_the_reference_itself_selects_in_half_precision_is_right(tmp_path: Path) -> None:
     reference, calibration = calibrated(tmp_path, ROUTER)
     for _ in range(20):
