@@ -59,6 +59,8 @@ class EvaluationRequest:
     regime: str = regimes.AUTO
     """Which regime decides: one of ``regimes.CHOICES``."""
     accept_unverifiable: bool = False
+    asks_for_values: bool = False
+    """Whether values of tunables were given: no others are taken instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,9 @@ def request(
         rest=tuple(rest), suite=suite or "", contract=seed.kernel.contract,
     )  # fmt: skip
     shown = name or kernel.name
-    return EvaluationRequest(assignment, shown, seed, other_name, second, variants, regime, accept_unverifiable)
+    return EvaluationRequest(
+        assignment, shown, seed, other_name, second, variants, regime, accept_unverifiable, asks_for_values=bool(tunables)
+    )
 
 
 def _default_device(kernel: KernelCode) -> str | None:
@@ -213,6 +217,8 @@ async def evaluate_on(bench: Workbench, wanted: EvaluationRequest, tell: Tell = 
     build_ahead(bench, [wanted])
     tried: list[Variant] = []
     every = _tunable_choices(wanted, bench.device, bench.signature)
+    if wanted.variants == 1 and every != [dict(wanted.seed.tunables)]:
+        bench.say(f"a @require line forbids the default values of {wanted.seed.kernel.name}: taking {_values(every[0])}")
     for chosen in every:
         trial = await bench.attempt(kernel_spec(wanted.seed.kernel, chosen))
         tried.append(Variant(chosen, _verdict(wanted, bench, trial), trial))
@@ -246,12 +252,15 @@ def _tunable_choices(wanted: EvaluationRequest, device: Device, signature: Signa
             unmet = tuning.first_unmet(requires, names, asked)
             if unmet is None:
                 return [asked]
-            if asked != tuning.default_values(declared):
-                values = ", ".join(f"{name}={value}" for name, value in asked.items())
-                raise KernelCodeError(f"{tuning.rule_text(unmet)} forbids {values}: choose others with --tune")
+            if wanted.asks_for_values:
+                raise KernelCodeError(f"{tuning.rule_text(unmet)} forbids {_values(asked)}: choose others with --tune")
         return [dict(chosen) for chosen in tuning.variants(declared, requires, names, wanted.variants, 0)]
     except KernelCodeError as error:
         raise KernelCodeError(f"{kernel.name}: {error}") from error
+
+
+def _values(chosen: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in chosen.items())
 
 
 _ORDER = (MEASURED, NOT_CORROBORATED, QUARANTINED)
