@@ -87,6 +87,8 @@ class Evaluation:
     against: HeadToHead | None = None
     trouble: str = ""
     """Why the other kernel was not compared."""
+    taken: Mapping[str, int] | None = None
+    """The values that were taken because a requirement forbids the defaults."""
 
     @property
     def verdict(self) -> Verdict:
@@ -217,8 +219,7 @@ async def evaluate_on(bench: Workbench, wanted: EvaluationRequest, tell: Tell = 
     build_ahead(bench, [wanted])
     tried: list[Variant] = []
     every = _tunable_choices(wanted, bench.device, bench.signature)
-    if wanted.variants == 1 and every != [dict(wanted.seed.tunables)]:
-        bench.say(f"a @require line forbids the default values of {wanted.seed.kernel.name}: taking {_values(every[0])}")
+    taken = every[0] if wanted.variants == 1 and every != [dict(wanted.seed.tunables)] else None
     for chosen in every:
         trial = await bench.attempt(kernel_spec(wanted.seed.kernel, chosen))
         tried.append(Variant(chosen, _verdict(wanted, bench, trial), trial))
@@ -235,7 +236,7 @@ async def evaluate_on(bench: Workbench, wanted: EvaluationRequest, tell: Tell = 
             against = compared
         else:
             trouble = compared
-    return Evaluation(best, bench.preparation, tuple(tried) if wanted.variants > 1 else (), against, trouble)
+    return Evaluation(best, bench.preparation, tuple(tried) if wanted.variants > 1 else (), against, trouble, taken)
 
 
 def _tunable_choices(wanted: EvaluationRequest, device: Device, signature: Signature) -> Sequence[dict[str, int]]:

@@ -240,6 +240,8 @@ def _lines(found: Evaluation) -> list[Line]:
         lines = [line(), *lines]
     if found.against is not None:
         lines += head_to_head_lines(best.verdict, found.against)
+    if found.taken is not None:
+        lines.append(line(f"a @require line forbids the default values of the tunables: measured with {tunables(found.taken)}"))
     if found.trouble:
         lines.append(line(Span(found.trouble, Tone.BAD)))
     return lines
@@ -247,6 +249,8 @@ def _lines(found: Evaluation) -> list[Line]:
 
 def _json_object(evaluation: Evaluation) -> dict[str, object]:
     plain: dict[str, object] = as_data(evaluation.verdict)
+    if evaluation.taken is not None:
+        plain["tunables"] = evaluation.taken
     if evaluation.variants:
         plain["variants"] = [{"tunables": one.tunables, **as_data(one.verdict)} for one in evaluation.variants]
     if evaluation.against is not None:
