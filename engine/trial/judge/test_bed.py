@@ -339,7 +339,6 @@ class TestBed:
 
     def _changed_input(self, slot: int) -> str:
         """A message on an input or weight that a call changed; empty if it changed none. Holds the inputs, for ``expected``."""
-        self.let_go(slot)
         arguments = self.reference.arguments(self.draw_weights(), self._hold(slot))
         for operand, tensor in zip(self._read_slots(slot), arguments, strict=True):
             if not operand.writable and not torch.equal(as_integers(self._tensor(operand)), as_integers(tensor)):
