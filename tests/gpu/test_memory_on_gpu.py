@@ -11,7 +11,7 @@ from engine.problem.reference import Reference
 from engine.trial.judge import devices
 from engine.trial.judge.calibration import calibrate
 from engine.trial.judge.correctness_check import describe_check
-from engine.trial.judge.memory_room import plans_for
+from engine.trial.judge.memory_room import plans_for, reserve_for_checks
 from engine.trial.judge.test_bed import TestBed as Bed
 
 pytestmark = pytest.mark.gpu
@@ -50,6 +50,18 @@ def test_a_check_takes_no_more_than_planned(exact_on_host: bool, keeps_inputs: b
     most = 2.5 if exact_on_host else 4.0
     assert torch.cuda.max_memory_allocated() <= most * operands + BLOCKS
     bed.close()
+
+
+def test_what_a_check_needs_is_reserved_before_it() -> None:
+    import torch
+
+    reference, device = Reference(catalog.find("softmax"), LARGE, "cuda:0"), devices.describe("cuda:0")
+    memory = plans_for(reference, device, 0, TrialProcesses())
+    torch.cuda.empty_cache()
+    before, held = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
+    reserve_for_checks(memory, device)
+    assert torch.cuda.memory_reserved() - before >= memory.needs.exact_peak
+    assert torch.cuda.memory_allocated() == held
 
 
 @pytest.mark.parametrize("name", catalog.shipped_names())
