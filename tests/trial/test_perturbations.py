@@ -13,6 +13,7 @@ from engine.domain.model import Workload
 from engine.ideas.prompts.context import PERTURBED
 from engine.problem import catalog
 from engine.problem.reference import Reference
+from engine.trial.judge import structure
 from engine.trial.judge.calibration import Calibration, calibrate
 from engine.trial.judge.candidate_distributions import candidates
 from engine.trial.judge.cases import make_case, output_names
@@ -762,6 +763,18 @@ def test_a_matrix_of_one_number_keeps_neither_zeros_nor_symmetry(number: float) 
     assert bool((bent == number + 32).all())
     (edges,) = perturb((given,), "edges")
     assert not torch.equal(edges, edges.mT)
+
+
+@pytest.mark.parametrize(("zeros", "kept"), [(2, False), (3, True)])
+def test_a_few_zeros_of_a_large_tensor_are_chance(monkeypatch: pytest.MonkeyPatch, zeros: int, kept: bool) -> None:
+    """``torch.rand`` draws some, and keeping them took as long as any perturbation."""
+    monkeypatch.setattr(structure, "_LARGE", 900)
+    monkeypatch.setattr(structure, "_BY_CHANCE", 2 / 900)
+    given = torch.rand(30, 30) + 0.5
+    given.view(-1)[torch.randperm(900)[:zeros]] = 0
+    (bent,) = perturb((given,), "shifted")
+    assert isinstance(bent, torch.Tensor)
+    assert int((bent == 0).sum()) == (zeros if kept else 0)
 
 
 @pytest.mark.parametrize("distribution", ["edges", "edges x5"])
