@@ -20,6 +20,10 @@ extern "C" void run_errors(int blocks, const OUTPUT* output, const EXPECTED* exp
 {{
     emu::launch(blocks, {THREADS}, 1, [=] {{ errors(output, expected, count, unit, rows); }});
 }}
+extern "C" void run_unlike(int blocks, const OUTPUT* output, const EXPECTED* expected, Count count, double, Unlike* rows)
+{{
+    emu::launch(blocks, {THREADS}, 1, [=] {{ unlike(output, expected, count, rows); }});
+}}
 """
 _POINTER = ctypes.c_void_p
 _ARGUMENTS = (ctypes.c_int, _POINTER, _POINTER, ctypes.c_ulonglong, ctypes.c_double, _POINTER)

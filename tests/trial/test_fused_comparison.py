@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -22,15 +23,20 @@ from support.emulated_comparison import EmulatedComparison
 from engine.domain.errors import DeviceError
 from engine.domain.model import Device, Operand, Role
 from engine.trial.judge import comparison, fused_comparison
+from engine.trial.judge.blocks import Moments
 from engine.trial.judge.comparison import compare, finite_errors, finite_moments, finite_rounding, rounding_errors
 from engine.trial.judge.fused_comparison import ComparisonVariant, DeviceKernels, FusedPair, fused_pair
+from engine.trial.judge.special_values import Comparison, compare_special
 from engine.trial.shared.cuda import driver, nvrtc
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 WIDE = (torch.float64, torch.float32)
 TYPES = [*((one, torch.float64) for one in FLOATS), (torch.float32, torch.float32), (torch.bfloat16, torch.float32)]
 """Of an output and the expected one. Each takes a compiler a second, twice."""
-VARIANTS = [ComparisonVariant(output, expected, finite) for output in FLOATS for expected in WIDE for finite in (False, True)]
+VARIANTS = [
+    *(ComparisonVariant(output, expected, finite) for output in FLOATS for expected in WIDE for finite in (False, True)),
+    *(ComparisonVariant(output, expected, finite=True, to_float=True) for output in FLOATS for expected in WIDE),
+]
 TILES = fused_comparison.THREADS * fused_comparison.TILE
 SIZES = st.one_of(
     st.sampled_from([1, 2, 255, 256, 257, TILES - 1, TILES, TILES + 1, 2 * TILES + 1, 5 * TILES + 300]),
@@ -95,11 +101,10 @@ def in_blocks(work: Callable[[], object]) -> object:
 
 def assert_same(work: Callable[[], object]) -> None:
     found, right = work(), in_blocks(work)
+    least = 1e-15 * right.rms if isinstance(right, Moments) and math.isfinite(right.rms) else 0.0  # numbers cancel in a mean
     for one, other in zip(astuple(found), astuple(right), strict=True):  # type: ignore[call-overload]
-        assert one == (other if isinstance(other, str) else pytest.approx(other, rel=1e-12, abs=1e-300, nan_ok=True)), (
-            found,
-            right,
-        )
+        near = other if isinstance(other, str) else pytest.approx(other, rel=1e-12, abs=max(least, 1e-300), nan_ok=True)
+        assert one == near, (found, right)
 
 
 EACH = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -139,7 +144,39 @@ def test_what_is_not_finite_is_treated_alike(
     assert_same(lambda: comparison._errors_of_all(output, expected))
     assert_same(lambda: finite_errors(output, expected))
     assert_same(lambda: finite_rounding(output, expected, torch.float16))
+    assert_same(lambda: finite_rounding(output, expected, torch.float32))
     assert_same(lambda: finite_moments(expected))
+
+
+@pytest.mark.slow
+@given(
+    SIZES, st.integers(0, 99), st.sampled_from(TYPES),
+    st.lists(st.tuples(st.integers(0, 3 * TILES), st.sampled_from([math.inf, -math.inf, math.nan])), max_size=4),
+    st.lists(st.tuples(st.integers(0, 3 * TILES), st.sampled_from([math.inf, -math.inf, math.nan])), max_size=4),
+)  # fmt: skip
+@example(600, 1, (torch.float32, torch.float64), [(200, math.inf)], [(200, math.inf)])
+@example(600, 1, (torch.float16, torch.float64), [(200, math.inf)], [(200, -math.inf)])
+@example(600, 1, (torch.bfloat16, torch.float64), [(200, math.nan)], [(200, math.inf)])
+@EACH
+def test_what_is_not_finite_alike_is_counted(
+    fused: EmulatedComparison, size: int, seed: int, dtypes: tuple[torch.dtype, torch.dtype],
+    mine: list[tuple[int, float]], right: list[tuple[int, float]],
+) -> None:  # fmt: skip
+    output, expected = drawn("normal", size, seed, dtypes)
+    for place, value in mine:
+        output = with_odd_ones(output, [place], value)
+    for place, value in right:
+        expected = with_odd_ones(expected, [place], value)
+    here, there = output.isfinite(), expected.isfinite()
+    alike = (here & there) | (output.isnan() & expected.isnan()) | (output.double() == expected.double())
+    pair = fused_pair(output, expected)
+    assert pair is not None
+    assert pair.unlike() == (int((here & ~there).sum()), int((there & ~here).sum()), int((~alike).sum()))
+    assert bool(comparison._mask_flaw(output, expected, "out")) == (not bool(alike.all()))
+    found = compare_special([output], [expected])
+    plain = cast(Comparison, in_blocks(lambda: compare_special([output], [expected])))
+    assert torch.equal(found.hidden[0], plain.hidden[0])
+    assert replace(found, hidden=()) == replace(plain, hidden=())
 
 
 @pytest.mark.slow
@@ -182,7 +219,7 @@ def test_an_error_beyond_the_range_is_found_behind_others(fused: EmulatedCompari
     output[0], expected[0] = 1e10, 0  # the same thread's first: 1e10 scaled, and times 1e308 beyond the range too
     output[2 * TILES] = 1.5e308
     assert_same(lambda: comparison._errors_of_all(output, expected))
-    right = FusedPair(output, expected, False, None).rows(1.0)
+    right = FusedPair(output, expected, False, None).errors(1.0)
     assert max(scaled for _, _, scaled in right) == math.inf
 
 
@@ -228,7 +265,7 @@ def test_many_blocks_leave_a_row_each(fused: EmulatedComparison, monkeypatch: py
     assert_same(lambda: compare([output], [expected], ["out"]))
     pair = fused_pair(output, expected)
     assert pair is not None
-    assert len(pair.rows(1.0)) == 7
+    assert len(pair.errors(1.0)) == 7
 
 
 def unfit() -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
@@ -275,7 +312,7 @@ def test_without_a_compiler_blocks_do_the_work(monkeypatch: pytest.MonkeyPatch) 
         assert_same(lambda: compare([output], [expected], ["out"]))
     assert made.missing == "NVRTC cannot be used (libnvrtc is not found)"
     variants = [["-DOUTPUT=double", "-DEXPECTED=double"], ["-DOUTPUT=float", "-DEXPECTED=double"]]
-    assert asked == [["-arch=sm_99", "-std=c++17", *two, "-DFINITE_ONLY=0"] for two in variants]  # once each
+    assert asked == [["-arch=sm_99", "-std=c++17", *two, "-DFINITE_ONLY=0", "-DTO_FLOAT=0"] for two in variants]  # once each
 
 
 def test_what_large_outputs_need_is_compiled_once_in_threads_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,13 +338,14 @@ def test_what_large_outputs_need_is_compiled_once_in_threads_before_it_is_needed
     begun.set()
     exact, device = torch.float64, torch.device("cuda", 0)
     variants = [
-        ComparisonVariant(a, exact, finite) for a, finite in ((exact, False), (torch.float32, False), (torch.float32, True))
+        *(ComparisonVariant(a, exact, finite) for a, finite in ((exact, False), (torch.float32, False), (torch.float32, True))),
+        ComparisonVariant(exact, exact, finite=True, to_float=True),
     ]
     assert not any(made.ready(variant, device) for variant in variants)
     assert made.missing == "too old a driver"
     assert sorted(compiled) == sorted(tuple(variant.macros()) for variant in variants)
     fused_comparison.compile_ahead(outputs, gpu)
-    assert len(compiled) == 3
+    assert len(compiled) == len(variants)
 
 
 def test_a_launch_that_fails_is_an_error(fused: EmulatedComparison, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +374,7 @@ def test_nvcc_compiles_it_without_warnings(architecture: str, tmp_path: Path) ->
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert "warning" not in done.stderr
-        assert done.stderr.count(" 0 bytes spill stores") == 2, done.stderr
+        assert done.stderr.count(" 0 bytes spill stores") == 3, done.stderr
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cuda") is None, reason="cuda-bindings is not installed")

@@ -131,7 +131,7 @@ def _errors_of_all(output: torch.Tensor, reference: torch.Tensor) -> Errors:
     fused = fused_pair(output, reference)
     if fused is None or not known.in_range or known.scale != 1:
         return errors_of(pairs, known)
-    return _from_rows(known, fused.rows)
+    return _from_rows(known, fused.errors)
 
 
 def finite_errors(output: torch.Tensor, reference: torch.Tensor) -> Errors:
@@ -150,7 +150,7 @@ def finite_rounding(output: torch.Tensor, reference: torch.Tensor, dtype: torch.
 def _of_fused(fused: FusedPair | None) -> Errors | None:
     """Errors by the kernels; ``None`` without them, and where squares leave the range of float64: they know no scale."""
     found = _fused_moments(fused)
-    return None if fused is None or found is None else _from_rows(found, fused.rows)
+    return None if fused is None or found is None else _from_rows(found, fused.errors)
 
 
 def _fused_moments(fused: FusedPair | None) -> Moments | None:
@@ -213,7 +213,7 @@ def errors_of(pairs: Pairs, known: Moments | None = None) -> Errors:
     return _from_rows(found, partial(_rows_of_blocks, pairs, found.scale))
 
 
-def _rows_of_blocks(pairs: Pairs, scale: float, unit: float) -> list[list[float]]:
+def _rows_of_blocks(pairs: Pairs, scale: float, unit: float) -> torch.Tensor:
     """For each block the sum of squared errors, the largest error, and the largest error ÷ (|expected| + ``unit``); of all
     numbers ÷ ``scale``."""
     rows: list[torch.Tensor] = []
@@ -224,23 +224,22 @@ def _rows_of_blocks(pairs: Pairs, scale: float, unit: float) -> list[list[float]
         difference = output - reference
         if scale != 1:
             difference, reference = difference / scale, reference / scale
-        norm, ends = _norm(difference), torch.aminmax(difference)
-        scaled = torch.aminmax(difference.div_(reference.abs().add_(unit)))
-        rows.append(torch.stack((norm, *ends, *scaled)))
-    return [
-        [norm * norm, larger(abs(least), abs(most)), larger(abs(least_scaled), abs(most_scaled))]
-        for norm, least, most, least_scaled, most_scaled in read_rows(rows)
-    ]
+        norm, largest = _norm(difference), _largest(difference)
+        rows.append(torch.stack((norm * norm, largest, _largest(difference.div_(reference.abs().add_(unit))))))
+    return torch.stack(rows).cpu()
 
 
-def _from_rows(found: Moments, rows: Callable[[float], list[list[float]]]) -> Errors:
+def _largest(numbers: torch.Tensor) -> torch.Tensor:
+    """The largest absolute value; NaN if one is."""
+    return torch.stack(torch.aminmax(numbers)).abs().amax()
+
+
+def _from_rows(found: Moments, rows: Callable[[float], torch.Tensor]) -> Errors:
     if not found.count:
         return NO_ERROR
     unit = (spread_of(found) or found.rms) / found.scale
-    squares, max_abs, max_scaled = 0.0, 0.0, 0.0
-    for total, largest, scaled in rows(unit + _TINY):
-        squares += total
-        max_abs, max_scaled = larger(max_abs, largest), larger(max_scaled, scaled)
+    each = rows(unit + _TINY)
+    squares, max_abs, max_scaled = float(each[:, 0].sum()), float(each[:, 1].amax()), float(each[:, 2].amax())
     return Errors(math.sqrt(squares) / max(unit * math.sqrt(found.count), _TINY), max_scaled, max_abs * found.scale)
 
 
@@ -275,6 +274,9 @@ def _finite_sum(tensor: torch.Tensor) -> bool:
 
 def _mask_flaw(output: torch.Tensor, reference: torch.Tensor, name: str) -> str:
     """A message on elements that are finite in one only, or not finite in another way; empty if there are none."""
+    fused = fused_pair(output, reference)
+    if fused is not None and not any(fused.unlike()):
+        return ""
     sizes: list[int] = []
     rows: list[torch.Tensor] = []
     for mine, right in in_blocks(output, reference):

@@ -1,7 +1,8 @@
-"""Moments and errors of large tensors on a GPU in one pass each, by the kernels of ``comparison.cu``. Imports torch.
+"""Moments and errors of large tensors on a GPU, and where they are not finite, by ``comparison.cu``. Imports torch.
 
-In blocks, a comparison costs a dozen launches for every 4 million elements, which take longer than reading them. The kernels
-are compiled in the judge's process, for the types at hand. Where that fails, or the tensors do not qualify, blocks do the work.
+Each takes one pass. In blocks, a comparison costs a dozen launches for every 4 million elements, which take longer than reading
+them. The kernels are compiled in the judge's process, for the types at hand. Where that fails, or the tensors do not qualify,
+blocks do the work.
 """
 
 from __future__ import annotations
@@ -39,16 +40,20 @@ _NUMBERS = 3
 
 @dataclass(frozen=True, slots=True)
 class ComparisonVariant:
-    """What the kernels are compiled for: two types, and whether elements count that are not finite in both."""
+    """What the kernels are compiled for: two types, and what is compared of them."""
 
     output: torch.dtype
     expected: torch.dtype
     finite: bool
+    """Whether only elements count that are finite in both."""
+    to_float: bool = False
+    """Whether the expected elements, rounded to float32, stand for the output's."""
 
     def macros(self) -> list[str]:
         """The macros of ``comparison.cu``, as options of a compiler."""
         return [
             f"-DOUTPUT={_TYPES[self.output]}", f"-DEXPECTED={_TYPES[self.expected]}", f"-DFINITE_ONLY={int(self.finite)}",
+            f"-DTO_FLOAT={int(self.to_float)}",
         ]  # fmt: skip
 
 
@@ -64,7 +69,7 @@ class Kernels(Protocol):
     def launch(
         self, name: str, variant: ComparisonVariant, output: torch.Tensor, expected: torch.Tensor, unit: float
     ) -> torch.Tensor:
-        """Enqueues ``moments`` or ``errors`` (which reads ``unit``) of flat tensors. The result: a row for each block."""
+        """Enqueues ``moments``, ``errors`` (which reads ``unit``) or ``unlike`` of flat tensors: a row for each block."""
 
 
 Compiler = Callable[[str, Sequence[str]], bytes]
@@ -125,7 +130,7 @@ class DeviceKernels:
         module = cuda.check(driver.cuModuleLoadData(image), f"loading {SOURCE.name}")
         functions = {
             name: int(cuda.check(driver.cuModuleGetFunction(module, name.encode()), f"looking up {name}"))
-            for name in ("moments", "errors")
+            for name in ("moments", "errors", "unlike")
         }
         handle = cuda.check(driver.cuCtxGetCurrent(), f"reading the context of cuda:{index}")
         return _Loaded(handle, functions, BLOCKS_PER_UNIT * context.attribute("MULTIPROCESSOR_COUNT"))
@@ -158,10 +163,11 @@ def blocks_for(count: int, most: int) -> int:
 
 
 def _usual(output: torch.dtype) -> list[ComparisonVariant]:
-    """What every large output of this type is compared with: its moments in float64, and its errors."""
+    """What every large output of this type is compared with: its moments in float64, its errors, and those of rounding."""
     exact = torch.float64
+    rounding = [ComparisonVariant(exact, exact, finite=True, to_float=True)] if output is torch.float32 else []
     finite = ComparisonVariant(output, exact, finite=True)
-    return [ComparisonVariant(exact, exact, finite=False), ComparisonVariant(output, exact, finite=False), finite]
+    return [ComparisonVariant(exact, exact, finite=False), ComparisonVariant(output, exact, finite=False), finite, *rounding]
 
 
 _ON_DEVICES = DeviceKernels()
@@ -186,28 +192,40 @@ class FusedPair:
 
     @property
     def variant(self) -> ComparisonVariant:
-        return ComparisonVariant(self.rounded or self.output.dtype, self.expected.dtype, self.finite)
+        output = self.output.dtype if self._rounds_in_kernel else self.rounded or self.output.dtype
+        return ComparisonVariant(output, self.expected.dtype, self.finite, self._rounds_in_kernel)
+
+    @property
+    def _rounds_in_kernel(self) -> bool:
+        return self.rounded is torch.float32
 
     def moments(self) -> Moments:
         """The moments of the expected elements."""
-        found = Moments()
-        for count, mean, squares in self._rows("moments"):
-            if count:
-                found = found.joined(int(count), mean, squares / count + mean * mean, squares / count)
-        return found
+        counts, means, squares = self._rows("moments").unbind(1)
+        total = counts.sum()
+        if not total:
+            return Moments()
+        mean = (counts * means).sum() / total
+        variance = (squares + counts * (means - mean) ** 2).sum() / total
+        square = (squares + counts * means**2).sum() / total
+        return Moments(int(total), float(mean), float(square), float(variance))
 
-    def rows(self, unit: float) -> list[list[float]]:
-        """Sums of squared errors, largest errors, and largest errors ÷ (|expected| + ``unit``)."""
+    def errors(self, unit: float) -> torch.Tensor:
+        """Rows of sums of squared errors, largest errors, and largest errors ÷ (|expected| + ``unit``)."""
         return self._rows("errors", unit)
 
-    def _rows(self, name: str, unit: float = 0.0) -> list[list[float]]:
-        made = [KERNELS.launch(name, self.variant, mine, right, unit) for mine, right in self._pieces()]
-        found: list[list[float]] = torch.cat(made).tolist()
-        return found
+    def unlike(self) -> tuple[int, int, int]:
+        """How many elements are finite in the output only, and in the expected one only; and how many are infinite or NaN in
+        one of them, and not alike in the other."""
+        hidden, exposed, different = self._rows("unlike").sum(0).tolist()
+        return int(hidden), int(exposed), int(different)
+
+    def _rows(self, name: str, unit: float = 0.0) -> torch.Tensor:
+        return torch.cat([KERNELS.launch(name, self.variant, mine, right, unit) for mine, right in self._pieces()]).cpu()
 
     def _pieces(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         mine, right = self.output.view(-1), self.expected.view(-1)
-        if self.rounded is None:
+        if self.rounded is None or self._rounds_in_kernel:
             yield mine, right
             return
         for start in range(0, max(1, right.numel()), _ROUNDED_AT_ONCE):
@@ -221,6 +239,7 @@ def fused_pair(
     """The pair, if the kernels can read it. ``finite``: only elements that are finite in both count.
 
     ``rounded``: not the output's elements are compared, but the expected ones rounded to this type, where the output is finite.
+    To float32 the kernels round.
     """
     if expected.numel() < LEAST or not (_is_plain(output) and _is_plain(expected) and output.device == expected.device):
         return None

@@ -23,6 +23,7 @@ from engine.problem.operation_count import operator_name
 from engine.problem.operator_mode import OperatorMode
 from engine.problem.values import comparable, storage, tensors
 from engine.trial.judge.blocks import in_blocks, read_numbers
+from engine.trial.judge.fused_comparison import fused_pair
 from engine.trial.judge.perturbations import INFINITIES, NANS, SPECIAL
 
 _ARITHMETIC = frozenset(
@@ -145,6 +146,9 @@ def compare_special(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Te
         if not output.dtype.is_floating_point:
             continue
         count += output.numel()
+        fused = fused_pair(comparable(output), right)
+        if fused is not None and not any(fused.unlike()):
+            continue
         counts: list[torch.Tensor] = []
         shown: list[torch.Tensor] = []
         for (mine, theirs), (here,) in zip(in_blocks(comparable(output), right), in_blocks(mask), strict=True):
