@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -24,12 +25,15 @@ def name_of(path: Path) -> str:
 
 
 @cache
-def tree(path: Path) -> ast.Module:
-    """The module's syntax tree."""
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
 def definitions() -> tuple[tuple[Path, Definition], ...]:
     """Every class, function and method, with the module that defines it."""
-    return tuple((path, node) for path in files() for node in ast.walk(tree(path)) if isinstance(node, Definition))
+    return tuple((path, node) for path in files() for node in _defined_in(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def _defined_in(node: ast.AST) -> Iterator[Definition]:
+    """Those of a module or a statement; expressions define nothing, and are most of a tree."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Definition):
+            yield child
+        if not isinstance(child, ast.expr):
+            yield from _defined_in(child)

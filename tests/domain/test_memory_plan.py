@@ -19,9 +19,8 @@ from engine.domain.memory_plan import (
     TooLarge,
     TrialProcesses,
     WorkloadMemory,
-    is_short_of_memory,
-    plans,
 )
+from engine.domain.memory_planning import is_short_of_memory, plans
 from engine.domain.memory_text import plan_facts, plan_note, refusal, size
 
 CONTEXT = 600 << 20

@@ -18,9 +18,8 @@ from engine.domain.memory_plan import (
     TooLarge,
     TrialProcesses,
     WorkloadMemory,
-    is_short_of_memory,
-    plans,
 )
+from engine.domain.memory_planning import is_short_of_memory, plans
 from engine.domain.model import Device, Operand, Role
 from engine.problem.reference import Reference
 from engine.trial.shared.layout import ALIGNMENT, GUARD, nbytes

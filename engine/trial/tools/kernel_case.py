@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from engine.domain.memory_plan import warm_bytes
+from engine.domain.memory_phases import warm_bytes
 from engine.domain.model import Contract, Device, Signature, Workload
 from engine.sandbox.confinement import Confinement
 from engine.toolchain.build import Artefact, BuildRequest
