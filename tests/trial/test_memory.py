@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -91,6 +93,20 @@ def test_one_drawing_serves_the_check_of_the_inputs_and_the_expected_outputs(bed
         assert bed.check(0).ruling.passed
         assert len(drawn) == count
         assert bed._held[0] is None
+
+
+def test_a_closed_bed_holds_nothing() -> None:
+    """Another plan, or another shape, needs the memory then. Inputs and expected outputs stayed until a garbage collection."""
+    bed = bed_of(Reference(tiny(), SMALL), replace(FRUGAL, keeps_inputs=True))
+    bed.refill(0)
+    held = [weakref.ref(one) for one in (*bed._given(0), *bed.expected(0), *bed.draw_weights().parameters())]
+    assert all(one() is not None for one in held)
+    gc.disable()
+    try:
+        bed.close()
+        assert not [one() for one in held if one() is not None]
+    finally:
+        gc.enable()
 
 
 def test_a_changed_input_is_found_against_redrawn_ones(bed: Bed) -> None:

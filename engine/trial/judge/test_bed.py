@@ -62,12 +62,7 @@ class TestBed:
     """
 
     def __init__(
-        self,
-        reference: Reference,
-        calibration: Calibration,
-        device: Device,
-        plan: MemoryPlan = ROOMY,
-        slots: int | None = None,
+        self, reference: Reference, calibration: Calibration, device: Device, plan: MemoryPlan = ROOMY, slots: int | None = None
     ) -> None:
         """``slots``: their number, if it is not the plan's."""
         self.reference = reference
@@ -395,5 +390,7 @@ class TestBed:
         return self._taker.have_changed(self.outputs(slot), taken)
 
     def close(self) -> None:
+        """Free its memory at once: lent memory refers to this bed, which therefore lives until the next garbage collection."""
+        self._held, self._known, self._model = [None] * self.slots, None, None
         self._inputs.close()
         self._written.close()
