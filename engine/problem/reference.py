@@ -24,6 +24,7 @@ from engine.problem import device_asserts, header, row_slices
 from engine.problem.allocation_counter import WIDENING, AllocationCounter, ForwardMemory, exact_bytes
 from engine.problem.bytes_read import ReadCounter
 from engine.problem.constant_parameters import Constant, Varied, counted_constants, varied_constants, with_usable_signs
+from engine.problem.drawn_integers import Range, drawn_ranges
 from engine.problem.fake_conversion import convertible_modules
 from engine.problem.formats.declared import check_outputs
 from engine.problem.forward_outputs import ForwardOutputs, LentOutputs
@@ -79,6 +80,7 @@ class Reference:
         """Whether it could not be traced on fake tensors."""
         self._traced: tuple[Signature, OperationCounter, ForwardMemory] | None = None
         self._compared: tuple[float, ...] | None = None
+        self._ranges: tuple[Range | None, ...] | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -164,15 +166,9 @@ class Reference:
         return not all(map(equal_values, one, other))
 
     def call(
-        self,
-        model: nn.Module,
-        inputs: tuple[object, ...],
-        seed: int = _FORWARD_SEED,
-        device: torch.device | None = None,
-        rows: int | None = None,
-        *,
-        last: bool = False,
-    ) -> tuple[Tensor, ...]:
+        self, model: nn.Module, inputs: tuple[object, ...], seed: int = _FORWARD_SEED, device: torch.device | None = None,
+        rows: int | None = None, *, last: bool = False,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         """The outputs of ``model(*inputs)``, in order, contiguous, sharing no memory.
 
         Tuples, lists and dictionaries are flattened, numbers become 0-dim tensors. ``inputs`` and the model's state are
@@ -315,6 +311,12 @@ class Reference:
             models = (self.judged_model(seed, sample=True) for seed in seeds)  # made only where they are needed
             self._compared = tuple(sorted(self._trace()[1].compared.numbers(model_tensors(model) for model in models)))
         return self._compared
+
+    def integer_ranges(self) -> tuple[Range | None, ...]:
+        """The range that each input tensor is drawn from, ``None`` for other tensors; or nothing (``drawn_ranges``)."""
+        if self._ranges is None:
+            self._ranges = drawn_ranges(self.inputs)
+        return self._ranges
 
     def memory(self) -> ForwardMemory:
         """What a forward pass allocates, from the same trace as the signature."""

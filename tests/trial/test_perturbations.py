@@ -23,6 +23,7 @@ from engine.trial.judge.perturbations import (
     GRADED,
     OWN,
     PERTURBATIONS,
+    RANGE_ENDS,
     SPECIAL,
     THRESHOLDS,
     UNEQUAL,
@@ -515,6 +516,51 @@ def test_masks_and_lengths_stay_where_they_decide_the_shape_of_an_output(tmp_pat
     (tmp_path / "reference.py").write_text(MASKED.replace("FORWARD", forward))
     problem = catalog.find(str(tmp_path))
     assert UNEQUAL not in calibrate(Reference(problem, problem.workloads[0]), "class").distributions
+
+
+LOOKUP = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.randn(50_000, 8))
+    def forward(self, tokens, weights):
+        return self.table[tokens] * weights[:, None]
+def get_inputs():
+    return [torch.randint(50_000, (64,)), torch.rand(64)]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(("first", "last", "right"), [(0, 49_999, True), (0, 49_998, False), (1, 49_999, False)])
+def test_a_kernel_that_misses_an_end_of_a_table_fails(tmp_path: Path, first: int, last: int, right: bool) -> None:
+    """Of 50,000 rows 64 tokens rarely draw the last one."""
+    (tmp_path / "reference.py").write_text(LOOKUP)
+    problem = catalog.find(str(tmp_path))
+    reference = Reference(problem, problem.workloads[0])
+    calibration = calibrate(reference, "class")
+    assert RANGE_ENDS in calibration.distributions
+    case = make_case(reference, RANGE_ENDS)
+    tokens, weights = (tensor for tensor in case.inputs if isinstance(tensor, torch.Tensor))
+    assert 4 <= int(((tokens == 0) | (tokens == 49_999)).sum()) <= 30
+    output = next(case.model.parameters()).detach()[tokens.clamp(first, last)] * weights[:, None]
+    assert calibration.policy.rule([output], case.expected, ["out"], RANGE_ENDS).passed == right
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (2,), (300, 7)])
+def test_both_ends_of_a_range_are_met(shape: tuple[int, ...]) -> None:
+    given = torch.randint(10, 20, shape, dtype=torch.int16)
+    before = given.clone()
+    (bent, kept) = perturb((given, given), RANGE_ENDS, 5, ranges=((5, 25), None))
+    assert isinstance(bent, torch.Tensor)
+    assert kept is given
+    assert torch.equal(given, before)
+    assert (bent.dtype, bent.shape) == (given.dtype, given.shape)
+    assert {5, 25} <= set(bent.flatten().tolist()) or bent.numel() < 2
+    assert bool(((bent == 5) | (bent == 25) | (bent == given)).all())
+    assert torch.equal(bent, perturb((given, given), RANGE_ENDS, 5, ranges=((5, 25), None))[0])  # type: ignore[arg-type]
+    assert perturb((given,), RANGE_ENDS, 5)[0] is given
 
 
 BIASED = """

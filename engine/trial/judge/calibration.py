@@ -31,6 +31,7 @@ from engine.trial.judge.perturbations import (
     GRADED,
     INSTEAD_OF,
     OWN,
+    RANGE_ENDS,
     UNEQUAL,
     ZERO_SLICES,
 )
@@ -325,7 +326,7 @@ def _perturbed_case(
     """One case, which says nothing where the reference fails."""
     try:
         case = make_case(reference, name)
-        if name == UNEQUAL and not _has_usual_shapes(reference, case):
+        if name in (UNEQUAL, RANGE_ENDS) and not _has_usual_shapes(reference, case):
             return _PerturbedCase()
         if undefined_writes(reference, case):
             return _PerturbedCase()

@@ -13,6 +13,7 @@ from engine.trial.judge.perturbations import (
     GRADED,
     NOT_FOR_HALF,
     PERTURBATIONS,
+    RANGE_ENDS,
     THRESHOLDS,
     TYING,
     UNEQUAL,
@@ -34,6 +35,7 @@ def candidates(reference: Reference) -> list[str]:
     operands = reference.signature().operands
     usable = [name for name in usable if name != EQUAL_ROWS or copied_rows.has_several_rows(operands)]
     usable += [THRESHOLDS] if THRESHOLDS not in excluded and can_meet(operands, reference.compared_numbers()) else []
+    usable += [RANGE_ENDS] if RANGE_ENDS not in excluded and any(reference.integer_ranges()) else []
     usable += [GRADED] if graded.can_grade(operands) else []
     usable += [COPIES] if COPIES not in excluded and copied_rows.can_copy(operands) else []
     return [UNEQUAL, *usable] if _has_equal_numbers(reference) else usable

@@ -47,7 +47,8 @@ def draws_alike(reference: Reference) -> bool:
 def make_case(reference: Reference, distribution: str) -> Case:
     """Inputs and weights from fresh secret seeds, with the float64 outputs."""
     model = reference.judged_model(fresh_seed(), sample=True)
-    inputs = perturb(reference.inputs(fresh_seed()), distribution, compared=reference.compared_numbers())
+    compared, ranges = reference.compared_numbers(), reference.integer_ranges()
+    inputs = perturb(reference.inputs(fresh_seed()), distribution, compared=compared, ranges=ranges)
     exact = reference.exact(model, inputs)
     return Case(model, lambda: inputs, exact.outputs, exact.note, own=distribution == OWN)
 

@@ -34,8 +34,9 @@ class Draw:
         own = reference.inputs(self.seed)
         given = own if scalar_seed is None else reference.varied_scalars(own, scalar_seed)
         perturbed = perturb(
-            given, self.distribution, self.perturbation_seed, partly=self.partly, compared=reference.compared_numbers()
-        )
+            given, self.distribution, self.perturbation_seed, partly=self.partly, compared=reference.compared_numbers(),
+            ranges=reference.integer_ranges(),
+        )  # fmt: skip
         return with_swaps(perturbed, self.swaps)
 
 

@@ -16,8 +16,9 @@ from random import Random
 import torch
 
 from engine.domain.model import Operand, Role
+from engine.problem.drawn_integers import Range
 from engine.problem.values import map_arguments, tensors
-from engine.trial.judge import copied_rows, ends, equal_numbers, graded, structure
+from engine.trial.judge import copied_rows, ends, equal_numbers, graded, range_ends, structure
 from engine.trial.judge.blocks import in_blocks
 from engine.trial.judge.replaced_elements import Change, largest, meeting, with_denormals, with_ones, with_zeros
 
@@ -247,6 +248,8 @@ THRESHOLDS = "thresholds"
 """Inputs meet the numbers that the reference compares with."""
 UNEQUAL = "unequal"
 """Inputs of equal numbers get other values (``equal_numbers``); the others are unchanged."""
+RANGE_ENDS = "range ends"
+"""Integers that are drawn at random are the least or the greatest of their range (``range_ends``)."""
 GRADED = "graded"
 """Inputs that share a dimension are graded along it, one against the others (``graded``)."""
 COPIES = "copies"
@@ -262,7 +265,7 @@ WIDE_ONLY = ("raised", "sunk", EDGES, "outliers", FEW)
 """Not for half precision: 1000 + x loses x, and 1000² overflows."""
 NOT_FOR_HALF = (*WIDE_ONLY, NEAR_ONE)
 """In half precision few numbers lie near one."""
-TYING = ("ties", "zeros", "ones", FEW_ZEROS, FEW_ONES, ZERO_SLICES, EQUAL_ROWS, "denormals", COPIES, THRESHOLDS)
+TYING = ("ties", "zeros", "ones", FEW_ZEROS, FEW_ONES, ZERO_SLICES, EQUAL_ROWS, "denormals", COPIES, THRESHOLDS, RANGE_ENDS)
 """Many elements are equal, or will be after any arithmetic: 1 + x is 1 for every denormal x."""
 
 
@@ -283,21 +286,25 @@ def perturb(
     *,
     partly: bool = False,
     compared: Sequence[float] = (),
+    ranges: Sequence[Range | None] = (),
 ) -> tuple[object, ...]:
     """``inputs`` in this distribution, the same for the same seed; non-tensor inputs are unchanged.
 
     ``partly``: some inputs of several that would change stay as they are, at random, at least one of them and not all. A small
     one, as a bias, would tell a kernel whether the large one is perturbed. ``compared``: the numbers of ``THRESHOLDS``.
+    ``ranges``: those of ``RANGE_ENDS``.
 
-    Integers and booleans change in ``UNEQUAL`` only, complex numbers in all but ``SPECIAL``, ``GRADED`` and ``COPIES``. Zeros
-    among other numbers and symmetry are kept, and so is an element that would overflow (``structure``). The given tensors stay
-    as they are. Beside their copies, memory is taken for one block at a time.
+    Integers change in ``UNEQUAL`` and ``RANGE_ENDS`` only, booleans in the former, complex numbers in all but ``SPECIAL``,
+    ``GRADED`` and ``COPIES``. Zeros among other numbers and symmetry are kept, and so is an element that would overflow
+    (``structure``). The given tensors stay as they are. Beside their copies, memory is taken for one block at a time.
     """
     if distribution == OWN:
         return inputs
     rng = Random(secrets.randbits(62) if seed is None else seed)
     if distribution == UNEQUAL:
         return map_arguments(lambda t: equal_numbers.varied(t, rng) if equal_numbers.can_vary(t) else t, inputs)
+    if distribution == RANGE_ENDS:
+        return range_ends.at_ends(inputs, ranges, rng)
     if distribution == GRADED:
         return graded.graded(inputs, rng)
     if distribution == COPIES:
