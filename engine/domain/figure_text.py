@@ -72,6 +72,14 @@ def percent(fraction: float) -> str:
     return f"{fraction:.0%}" if fraction >= 0.01 or fraction == 0 else f"{fraction:.1%}"
 
 
+def percent_of(part: int, whole: int) -> str:
+    """``37.2%`` of a whole; never 0% or 100% by rounding."""
+    if part == whole:
+        return "100%"
+    share = 100 * part / whole if whole else 0.0
+    return "> 99.9%" if share > 99.9 else f"{share:.3g}%" if share >= 0.01 else "< 0.01%"
+
+
 def _ratio_places(value: float) -> int:
     return digit_places(value) if value < 0.1 else 2 if value < 100 else 0
 

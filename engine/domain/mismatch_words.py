@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from engine.domain.figure_text import percent_of
 from engine.domain.mismatch import Mismatch, WrongElement
 from engine.domain.model import FailedWorkload
 
@@ -33,10 +34,7 @@ def _rows(one: Mismatch) -> Iterator[tuple[str, str]]:
 
 def share(one: Mismatch) -> str:
     """The share of wrong elements; never 0% or 100% by rounding."""
-    if one.wrong == one.elements:
-        return "100%"
-    percent = 100 * one.share
-    return "> 99.9%" if percent > 99.9 else f"{percent:.3g}%" if percent >= 0.01 else "< 0.01%"
+    return percent_of(one.wrong, one.elements)
 
 
 def _by_more_than(one: Mismatch) -> str:

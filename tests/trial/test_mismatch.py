@@ -62,6 +62,10 @@ def scattered(output: torch.Tensor) -> None:
     output.view(-1)[where] += 1.0
 
 
+def all_but_one(output: torch.Tensor) -> None:
+    output.view(-1)[torch.arange(output.numel()) != output.numel() // 2] += 1.0
+
+
 PLACES: dict[str, tuple[tuple[int, ...], Break, Pattern, str]] = {
     "all": ((6, 10), put(slice(None)), Pattern.EVERYTHING, "all elements"),
     "one element": ((6, 10), put((2, 7)), Pattern.ELEMENT, "one element: out[2, 7]"),
@@ -130,6 +134,8 @@ PLACES: dict[str, tuple[tuple[int, ...], Break, Pattern, str]] = {
         "every 8th index of dimension 1, from 7: out[:, 7::8]",
     ),
     "scattered": ((40, 500), scattered, Pattern.SCATTERED, "scattered: 1.5% of the elements"),
+    "all but one": ((40, 500), all_but_one, Pattern.SCATTERED, "scattered: > 99.9% of the elements, everywhere"),
+    "very few": ((2000, 2000), scattered, Pattern.SCATTERED, "scattered: < 0.01% of the elements"),
 }
 
 

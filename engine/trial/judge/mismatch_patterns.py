@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from engine.domain.figure_text import percent_of
 from engine.domain.mismatch import Observation, Pattern
 
 PERIODS = 1024
@@ -188,14 +189,14 @@ def _repeats(residues: Sequence[int], every: int, hit: int, extent: int) -> bool
 
 def _box(counts: WrongCounts) -> Observation:
     """The smallest box around the wrong elements."""
-    density = counts.wrong / max(1, _volume(counts))
-    dense = density >= _DENSE
+    volume = _volume(counts)
+    dense, share = counts.wrong >= _DENSE * volume, percent_of(counts.wrong, volume)
     bounded = [d for d, n in enumerate(counts.shape) if counts.high[d] - counts.low[d] + 1 <= (n - 1 if dense else _WIDE * n)]
     if not bounded:
-        share = f"{100 * density:.2g}% of the elements" if not dense else f"{100 * density:.3g}% of the elements, everywhere"
+        share = f"{share} of the elements, everywhere" if dense else f"{share} of the elements"
         return _seen(Pattern.SCATTERED, f"scattered: {share}", "scattered over the whole output")
     region = _notation(counts, {d: _range(counts.low[d], counts.high[d]) for d in bounded})
-    inside = "" if counts.wrong == _volume(counts) else f", {100 * density:.3g}% of its elements"
+    inside = "" if counts.wrong == volume else f", {share} of its elements"
     if len(bounded) > 1:
         kind, words = (Pattern.TILE, "one tile") if dense else (Pattern.SCATTERED, "within one part")
         return _seen(kind, f"{words}: {region}{inside}", f"{words}, bounded in {len(bounded)} dimensions")
