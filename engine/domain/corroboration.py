@@ -54,7 +54,7 @@ def is_quarantined(kernel: Kernel) -> bool:
 
 
 def is_corroborated(kernel: Kernel) -> bool:
-    """Whether the judge's clock confirms its time. A kernel without a time is not corroborated."""
+    """Whether its time is corroborated. A kernel without a time is not."""
     return kernel.measurement is not None and kernel.measurement.corroborated
 
 

@@ -57,7 +57,7 @@ _FIGURES: tuple[Entry, ...] = (
     (fmt.speedup(_SLOWER), "the whole interval is slower"),
     (fmt.speedup(_BOTH), "the interval contains 1: no difference is shown"),
     (Cell(f"≈ {fmt.NO_FIGURE}", Ink.UNDECIDED), "not measurable: the interval contains 1 and spans more than a factor of ten"),
-    (fmt.speedup(_FASTER, doubted=True), "not corroborated by the judge's clock"),
+    (fmt.speedup(_FASTER, doubted=True), "no result: the time is not corroborated, or the kernel is quarantined"),
     (Cell("██▒", Ink.FASTER_BAR), "bar: solid to the interval's low end, lighter to its high end; ▏ is 1×"),
 )
 _ABBREVIATIONS: tuple[Entry, ...] = (

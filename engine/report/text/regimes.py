@@ -116,7 +116,7 @@ def regime_rows(measured: Measurement, baseline: str, figures: RegimeFigures | N
         return []
     tone = Tone.PLAIN if baseline not in found.speedup else speedup_tone(found.speedup[baseline])
     rows: list[tuple[str, Span | str]] = [("sustained", Span(sustained_words(found, baseline), tone))]
-    rows.append(("", ", ".join((*found.conditions, *(["NOT corroborated"] if not found.corroborated else [])))))
+    rows.append(("", ", ".join((*found.conditions, *(["not corroborated"] if not found.corroborated else [])))))
     rows += [("doubt", Span(one_line(doubt), Tone.WARN)) for doubt in found.doubts]
     if figures is not None and figures.disagreement:
         rows.append(("decides", Span(figures.disagreement, Tone.WARN)))

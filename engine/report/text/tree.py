@@ -241,5 +241,5 @@ def _incumbent_words(state: SessionState) -> Span:
     words = "" if ratio.low > 1.0 else f"; slower than {base}" if ratio.high < 1.0 else f"; not shown to be faster than {base}"
     contract = f"{best.contract.value} contract"
     if not corroboration.is_corroborated(best):
-        words, tone = f"{words}; NOT corroborated, accepted by the engineer: {one_line(best.accepted)}", Tone.WARN
+        words, tone = f"{words}; not corroborated, accepted by the engineer: {one_line(best.accepted)}", Tone.WARN
     return Span(f"{best.id} {title}: {times(ratio)} over {base}, {basis}, {contract}{words}", tone)

@@ -354,8 +354,8 @@ def sampling_words(measured: Measurement) -> str:
 
 
 def corroboration_words(measured: Measurement) -> str:
-    """Whether the judge's own clock confirms the time."""
-    return "corroborated by the judge's clock" if measured.corroborated else "NOT corroborated by the judge's clock"
+    """Whether the time is corroborated; the doubts say why not, and need not be about the judge's clock."""
+    return "corroborated by the judge's clock" if measured.corroborated else "not corroborated"
 
 
 def contract_words(contract: str) -> str:
