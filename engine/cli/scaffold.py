@@ -22,6 +22,7 @@ from engine.session.devices import checked_device, default_workload
 from engine.session.requirements import check_torch
 from engine.trial.bench import Assignment, TrialBench
 
+_GPU_DIALECTS = (Dialect.CUDA, Dialect.TRITON)
 EPILOG = "\b\n" + f"{writing.GRAMMAR}\n{writing.TRITON_GRAMMAR}".replace("\n\n", "\n\n\b\n")
 
 
@@ -45,7 +46,7 @@ def scaffold(problem: str, **given: Any) -> None:
     dialect = Dialect(given["dialect"] or ("cpp" if device == "cpu" else "cuda"))
     contract = Contract(given["contract"]) if given["contract"] else None
     writing.contract_for(dialect, contract)  # refused before torch is loaded
-    where_usual = "cuda:0" if dialect in (Dialect.CUDA, Dialect.TRITON) else "cpu"
+    where_usual = "cuda:0" if dialect in _GPU_DIALECTS else "cpu"
     workload, *rest = catalog.workloads_for(chosen, given["workload"], given["suite"], default_workload(where_usual))
     target: Path = given["output"] or STDOUT
     refuse_target(target, given["force"])  # before torch is loaded, and before the device is awaited
@@ -71,8 +72,10 @@ def scaffold(problem: str, **given: Any) -> None:
     write_output(target, text)
     if target == STDOUT:
         return
-    where = "" if device == "cpu" else " --device cpu" if dialect is Dialect.CPP else ""
-    if not quiet():
-        judged_on = f"--suite {quote(given['suite'])}" if given["suite"] else f"--workload {quote(workload.name)}"
-        words = f"{quoted(problem)} {quoted(str(target))}{where} {judged_on}"
-        show([f"wrote {target}; next: espalier eval {words}"], err=True)
+    if quiet():
+        return
+    on_cpu = " --device cpu" if dialect is Dialect.CPP and device != "cpu" else ""
+    elsewhere = ", on a machine with a GPU" if dialect in _GPU_DIALECTS and device == "cpu" else ""
+    judged_on = f"--suite {quote(given['suite'])}" if given["suite"] else f"--workload {quote(workload.name)}"
+    words = f"{quoted(problem)} {quoted(str(target))}{on_cpu} {judged_on}"
+    show([f"wrote {target}; next{elsewhere}: espalier eval {words}"], err=True)

@@ -319,9 +319,17 @@ def test_the_exported_module_agrees_with_the_reference(place: Place) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU here")
+def test_a_scaffold_in_cuda_is_judged_on_a_machine_with_a_gpu(place: Place) -> None:
+    result = place.call("scaffold", "shrink.py", "--dialect", "cuda", "-o", "first.cu")
+    assert "next, on a machine with a GPU: espalier eval shrink.py first.cu" in result.err
+
+
+@pytest.mark.slow
 def test_a_scaffold_is_written_and_not_overwritten(place: Place) -> None:
     result = place.call("scaffold", "shrink.py", "--dialect", "cpp", "-o", "first.cpp")
     assert result.status == 0, result.err
+    assert "next: espalier eval shrink.py first.cpp" in result.err
     assert "launch(" in (place.folder / "first.cpp").read_text()
     assert "already exists" in place.call("scaffold", "shrink.py", "--dialect", "cpp", "-o", "first.cpp").error_line()
 
