@@ -11,6 +11,7 @@ from engine.cli.verbosity import quiet
 from engine.domain import columns, corroboration, queries, races, stopping
 from engine.domain.state import SessionState
 from engine.domain.work import WorkKey, WorkKind
+from engine.journal.lock import is_written
 from engine.journal.shipped import is_shipped
 from engine.report.facts.summary import summarise
 from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line, ratio, times
@@ -69,13 +70,16 @@ def next_steps(state: SessionState, folder: Path, outcome: Outcome | None) -> li
     resume = f"then espalier open {name}"
     if is_shipped(folder):
         return [*_best_kernel_steps(state, name), f"espalier fork {name}: continue from a copy"]
+    if outcome is None and is_written(folder):
+        decision = [_decision(name)] if queries.pending_ideas(state) and state.closed is None else []
+        return [*_best_kernel_steps(state, name), *decision, f"espalier follow {name}: watch it; another process has it open"]
     if isinstance(outcome, AwaitingEngineer) and outcome.calls:
         call = outcome.calls[0]
         return [f"espalier model prompts {name} {call}, then espalier model answer {name} {call} FILE, {resume}"]
     if isinstance(outcome, AwaitingEngineer) and outcome.paused is not None and not outcome.ideas:
         return [f"espalier session resume {name}, {resume}"]
     if queries.pending_ideas(state) and state.closed is None:
-        return [f"espalier idea approve {name} [IDEA ...] or espalier idea reject {name} IDEA, {resume}"]
+        return [f"{_decision(name)}, {resume}"]
     if isinstance(outcome, AwaitingEngineer):
         return [f'espalier idea add {name} "TITLE" --approve, {resume}']
     if state.closed is None:
@@ -91,6 +95,10 @@ def next_steps(state: SessionState, folder: Path, outcome: Outcome | None) -> li
         more = f"espalier session limits {name} --rounds {rounds}{options}, {resume}: three more rounds"
     advice = [*([again] if undecided else []), *_remeasurement(state, name, resume), more]
     return [*_best_kernel_steps(state, name), *_dispatch_step(state, name), *advice]
+
+
+def _decision(name: str) -> str:
+    return f"espalier idea approve {name} [IDEA ...] or espalier idea reject {name} IDEA"
 
 
 def _dispatch_step(state: SessionState, name: str) -> list[str]:

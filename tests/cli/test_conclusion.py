@@ -19,6 +19,7 @@ from engine.domain.model import Succession
 from engine.domain.settings import Limits
 from engine.domain.state import IdeaStatus, SessionState
 from engine.journal import journal
+from engine.journal.lock import WriterLock
 
 
 def test_more_rounds_are_not_advised_where_no_idea_is_left(tmp_path: Path) -> None:
@@ -88,6 +89,20 @@ def test_three_more_rounds_are_three_more_than_the_limit_that_was_reached(strate
     assert state.closed == "2 of 2 rounds done"
     *_, more = next_steps(state, tmp_path, None)
     assert f"--rounds 5, then espalier open {tmp_path}: three more rounds" in more
+
+
+def test_no_session_that_another_process_runs_is_advised_to_be_opened(tmp_path: Path) -> None:
+    """``open`` is refused then, and what commands leave is done by that process."""
+    folder = tmp_path / "s"
+    state = sessions.whole(folder, limits=Limits(rounds=1))
+    waiting = b.fold(*b.first_round(), b.proposed("i2"))
+    lock = WriterLock(folder)
+    held, asked = next_steps(replace(state, closed=None), folder, None), next_steps(waiting, folder, None)
+    lock.release()
+    assert held[-1] == f"espalier follow {folder}: watch it; another process has it open"
+    assert f"espalier idea approve {folder} [IDEA ...] or espalier idea reject {folder} IDEA" in asked
+    assert "espalier open" not in "\n".join((*held, *asked))
+    assert next_steps(replace(state, closed=None), folder, None) == [f"espalier open {folder}: resume the search"]
 
 
 def test_a_dispatch_that_measured_kernels_promise_is_advised(tmp_path: Path) -> None:
