@@ -75,7 +75,10 @@ def _lines(problem: str, device: Device, first: WorkloadMemory, others: list[Wor
     ]  # fmt: skip
     if first.fits:
         host = f", {size(plan.host_bytes)} on the host" if plan.host_bytes else ""
-        rows += [("plan", f"{size(plan.device_bytes)}{host}, most during {plan.phase}"), ("", "; ".join(plan_facts(plan)))]
+        rows += [
+            ("plan", f"{size(plan.device_bytes)}{host}, most in the {plan.phase} phase"),
+            ("", "; ".join(plan_facts(plan))),
+        ]
     lines = table([(Span(name, Tone.STRONG), Span(text)) for name, text in rows])
     if not first.fits:
         assert not isinstance(first.found, tuple)
