@@ -9,11 +9,12 @@ from engine.domain.memory_plan import BLOCKS, GIB, SAME_PAIRS, MemoryNeeds, Memo
 SLACK = 1.1
 """Rounding, fragmentation, and the workspace of operators."""
 _BLOCKWISE = 6
-"""What a comparison takes of small outputs, in outputs in float64."""
+"""What a comparison of small outputs takes, as a multiple of what the reference allocates in float64."""
 _LOCKED = 2
-"""Page-locked memory of the host is allocated in powers of two."""
+"""Page-locked memory of the host is allocated in powers of two, and so takes up to twice what is asked for."""
 _WARM, _WARM_OWN, _MOST_WARM = 4, 2, GIB
-"""Heap of a module's process on a CPU: in operands; where processes end with their pair, in what eager allocates; at most."""
+"""Heap of a module's process on a CPU: so many times the operands, or, where processes end with their pair, so many times what
+eager PyTorch allocates; and at most so many bytes."""
 
 
 def warm_bytes(operands: int) -> int:
@@ -22,7 +23,7 @@ def warm_bytes(operands: int) -> int:
 
 
 def sized(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> MemoryPlan:
-    """The plan with what it needs."""
+    """The plan, completed by the memory that it takes: on the device, on the host, and in which phase most."""
     if room.shared:
         warm = warm_bytes(needs.operands) if plan.keeps_processes else min(_WARM_OWN * needs.own, _MOST_WARM)
         plan = replace(plan, warm_bytes=warm)
@@ -37,12 +38,12 @@ def sized(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: Tri
 
 
 def with_slack(phase: int, needs: MemoryNeeds) -> int:
-    """What to plan for a phase that needs so much."""
+    """Bytes to plan for a phase that needs ``phase`` bytes."""
     return int(SLACK * phase) + _for_blocks(needs)
 
 
 def without_slack(planned: int, needs: MemoryNeeds) -> int:
-    """What a phase may need for which so much is planned."""
+    """The inverse of ``with_slack``: what a phase may need if ``planned`` bytes are planned for it."""
     return int((planned - _for_blocks(needs)) / SLACK)
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 MOST_SLOTS = 8
 GIB = 1 << 30
 BLOCKS = 256 << 20
-"""What comparing two outputs takes, in blocks of a fixed size."""
+"""Most bytes that comparing two outputs takes: large ones are read in blocks of a fixed size."""
 MOST_SLICES = 32
 """Slices of the rows for float64: with more of them less memory is saved than each call costs."""
 SAME_PAIRS = 4
-"""Most process pairs of the ranking baseline against itself, of one process more: each takes part in two pairs."""
+"""Most process pairs of the ranking baseline against itself. They take one process more: neighbours share one."""
 _HOLDOUT_SLOTS = 2
 
 
@@ -26,12 +26,12 @@ class MemoryNeeds:
     own: int
     """What eager PyTorch allocates beside its operands, most at a time: outputs and intermediates."""
     exact: int
-    """The same in float64."""
+    """What the reference allocates in float64 beside its operands, most at a time."""
     exact_inputs: int
     exact_weights: int
     exact_outputs: int = 0
     rows: int = 0
-    """Independent rows, in slices of which the reference can run in float64; 1: none; 0: nobody has asked."""
+    """Rows that are independent, so that the reference can run in float64 in slices of them; 1: none; 0: not known."""
 
     @property
     def operands(self) -> int:
@@ -86,9 +86,10 @@ class MemoryPlan:
     keeps_inputs: bool
     """Whether a slot's inputs are kept until its check; otherwise they are drawn again from their seed."""
     keeps_processes: bool
-    """Whether processes live on for later pairs. Otherwise each pair's end with it, the baselines' before a kernel's begin."""
+    """Whether processes serve later pairs too. Else each ends with its pair, and the baselines' end before a kernel's start."""
     copies_on_host: bool
-    """Whether outputs take no more memory of the device until their check: they stay in place, in a race wait on the host."""
+    """Whether outputs that await their check take no further memory of the device: they stay in place or, in a race, wait on
+    the host."""
     exact_on_host: bool
     """Whether the reference runs in float64 on the host."""
     exact_slices: int = 1
@@ -102,14 +103,14 @@ class MemoryPlan:
     warm_bytes: int = 0
     """Heap that every process of a module faults in on a CPU."""
     baselines_ahead: int = 0
-    """Where processes end with their pair on a GPU: contexts of baselines' further processes that are created together, before
-    the first pair of the ranking baseline against itself."""
+    """On a GPU, where processes end with their pair: how many further contexts for baselines are created together, before the
+    first pair of the ranking baseline against itself."""
     baselines_together: bool = False
-    """The same: whether the processes of those pairs are loaded together too."""
+    """On a GPU, where processes end with their pair: whether the processes of these pairs are loaded together, too."""
     pairs_ahead: int = 0
-    """The same for a kernel's measurement: contexts are created for the processes of so many pairs."""
+    """On a GPU, where processes end with their pair: for how many pairs of a measurement contexts are created early."""
     pairs_together: int = 1
-    """The same: pairs of a measurement whose processes live at a time."""
+    """On a GPU, where processes end with their pair: of how many pairs of a measurement the processes live at a time."""
     keeps_checked: bool = False
     """Whether the process of a checked kernel lives on while the baselines are measured before it."""
     holds_outputs: bool = True
@@ -122,7 +123,7 @@ class MemoryPlan:
 
     @property
     def frugal(self) -> bool:
-        """Whether it differs from what a small workload gets."""
+        """Whether it has fewer slots, or processes that live shorter, than the plan of a small workload."""
         return self.slots < MOST_SLOTS or not self.keeps_processes
 
 

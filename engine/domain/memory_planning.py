@@ -37,6 +37,7 @@ a GiB by itself, so no setting keeps such a problem within six times its operand
 pair."""
 _MOST_DIVISOR = 1 << 20
 _RIVALS = 2
+"""Kernels of a race."""
 
 
 def plans(needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> tuple[MemoryPlan, ...] | TooLarge:
@@ -48,7 +49,7 @@ def plans(needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> tu
     first = next((one for one in fitting if _is_comfortable(one, needs, room, processes)), None)
     copies_for_comfort = first is not None and first.copies_on_host and needs.rows == 1
     if first is None or copies_for_comfort or (first.exact_on_host and not fitting[0].exact_on_host):
-        # On the host float64 takes seconds a call, and copies a second for 2 GB: rather more memory of a device that has it.
+        # On the host float64 takes seconds a call, and copying takes a second for 2 GB. If the device has the memory, use that.
         on_device = [one for one in fitting if not (one.exact_on_host or one.copies_on_host)]
         first = _most_frugal(on_device) if on_device else first or _most_frugal(fitting)
     chosen = [first]
@@ -71,12 +72,12 @@ def _most_frugal(found: Sequence[MemoryPlan]) -> MemoryPlan:
 
 
 def is_short_of_memory(found: tuple[MemoryPlan, ...] | TooLarge) -> bool:
-    """Whether float64 in slices would help: nothing fits, or only with float64 or copies of outputs on the host."""
+    """Whether float64 in slices would help: no plan fits, or the one in use has float64 or copies of outputs on the host."""
     return isinstance(found, TooLarge) or found[0].exact_on_host or found[0].copies_on_host
 
 
 def _fitting_divisor(needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> int:
-    """The least power of two by which the needs would have to be divided; 0 if nothing fits."""
+    """The least power of two by which the needs must be divided to fit; 0 if processes alone take too much."""
     frugal = list(_settings(shared=room.shared, rows=needs.rows))
     divisor = 2
     while divisor <= _MOST_DIVISOR:
@@ -89,6 +90,7 @@ def _fitting_divisor(needs: MemoryNeeds, room: MemoryRoom, processes: TrialProce
 
 
 def _lack(plan: MemoryPlan, room: MemoryRoom) -> int:
+    """Bytes that the plan takes beyond the room, on the device and on the host; 0: it fits."""
     return max(0, plan.device_bytes - room.device) + max(0, plan.host_bytes - room.host)
 
 
@@ -123,6 +125,7 @@ def _settings(*, shared: bool, rows: int = 0) -> Iterator[MemoryPlan]:
 
 
 def _bound(needs: MemoryNeeds) -> int:
+    """Bytes of the device up to which a plan is comfortable."""
     return max(_COMFORTABLE_OPERANDS * needs.operands, _COMFORTABLE_EAGER * (needs.operands + needs.own))
 
 

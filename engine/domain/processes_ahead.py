@@ -22,7 +22,7 @@ def with_processes_ahead(
 ) -> MemoryPlan:
     """The plan with processes that live longer, or start earlier, than they must: that saves seconds of each verdict.
 
-    They take what another phase needs more; a phase takes up to ``most`` with them.
+    With them a phase takes at most ``most`` bytes, or what the largest phase takes without them.
     """
     phases = phases_of(plan, needs, room, processes)
     most = max(*phases.values(), most)

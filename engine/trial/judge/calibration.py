@@ -45,8 +45,8 @@ from engine.trial.judge.tolerance import HOPELESS, error_limit
 _SEEDS = 2
 """Cases on the problem's own inputs."""
 _MOST_SEEDS, _VARIES = 8, HOPELESS / 10
-"""So many at most where the limit is larger than this: what rounding does to nearly constant outputs depends on the weights,
-and the larger of two draws was seen to be a twentieth of the third."""
+"""Most cases on the problem's own inputs, and the limit from which on there are more than ``_SEEDS``: what rounding does to
+nearly constant outputs depends on the weights. A third draw was seen to give twenty times the larger error of the first two."""
 _FEW_ELEMENTS = 16
 _FEW_ELEMENTS_ERROR = 1e-6
 """Lower bound on a class's error of an output of fewer than 16 elements: too few to show how rounding errors vary, and
@@ -177,9 +177,8 @@ def _perturbed_as(main: Calibration, own: Mapping[str, RelativeErrors]) -> dict[
 def _own_cases(reference: Reference, default: PrecisionClass, main: Calibration | None, tolerance: str) -> _OwnCases:
     """The errors on two cases; on more where they are large, and so vary from case to case; on one where that takes long.
 
-    A verdict consults the reference again before it rejects.
-
-    A class that is neither the default nor asked for only explains an error: half, which is slow, is tried once then.
+    So few suffice because a verdict consults the reference again before it rejects. Half precision, which is slow, is tried on
+    the first case only if it is neither the default class nor asked for: then it only explains errors.
     """
     every = (PrecisionClass.FP32, PrecisionClass.TF32, PrecisionClass.HALF)
     decides_half = default is PrecisionClass.HALF or tolerance == f"class:{PrecisionClass.HALF}"
@@ -340,7 +339,7 @@ def _perturbed_case(
 
 
 def _has_usual_shapes(reference: Reference, case: Case) -> bool:
-    """Whether the outputs have the workload's shapes: those may depend on lengths and masks."""
+    """Whether the outputs have the workload's shapes; shapes may depend on lengths and masks among the inputs."""
     usual = [tuple(o.shape) for o in reference.signature().operands if o.role == "output"]
     return [tuple(output.shape) for output in case.expected] == usual
 

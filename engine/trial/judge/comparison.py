@@ -148,15 +148,16 @@ def finite_rounding(output: torch.Tensor, reference: torch.Tensor, dtype: torch.
 
 
 def _of_fused(fused: FusedPair | None) -> Errors | None:
-    """Errors by the kernels; ``None`` without them, and where squares leave the range of float64: they know no scale."""
+    """The errors, by the kernels of ``fused_comparison``; ``None`` where ``_fused_moments`` finds none."""
     found = _fused_moments(fused)
     return None if fused is None or found is None else _from_rows(found, fused.errors)
 
 
 def _fused_moments(fused: FusedPair | None) -> Moments | None:
-    """Moments by the kernels; ``None`` without them, and where squares leave the range of float64.
+    """Moments of the expected elements, by the kernels of ``fused_comparison``.
 
-    Where all elements are zero they do not: ReLU gives nothing else for negative inputs.
+    ``None`` where the kernels cannot read the pair, and where squares leave the range of float64, because the kernels do not
+    scale. A sum of squares of 0 is right where all elements are zero, as of a ReLU of negative inputs; else they underflowed.
     """
     if fused is None:
         return None

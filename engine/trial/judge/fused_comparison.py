@@ -215,8 +215,8 @@ class FusedPair:
         return self._rows("errors", unit)
 
     def unlike(self) -> tuple[int, int, int]:
-        """How many elements are finite in the output only, and in the expected one only; and how many are infinite or NaN in
-        one of them, and not alike in the other."""
+        """How many elements are finite in the output only, how many in the expected one only, and how many differ
+        among those that are not finite in both."""
         hidden, exposed, different = self._rows("unlike").sum(0).tolist()
         return int(hidden), int(exposed), int(different)
 

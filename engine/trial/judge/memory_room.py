@@ -29,7 +29,7 @@ _CONTEXT = 600 << 20
 _PROCESS = 96 << 20
 """Memory of a forked runner on a CPU that it does not share."""
 _GPU_SHARE, _HOST_SHARE = 0.95, 0.8
-"""Of what is free."""
+"""Shares of the free memory of a GPU, and of the host, that may be planned with."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -92,8 +92,8 @@ def plans_for(
 ) -> WorkloadMemory:
     """The needs of a reference's workload, and the plans that fit now.
 
-    Where memory is short and the reference ``runs``, it is called to see whether float64 can be computed in slices of its rows;
-    not where nothing would fit then either: the call itself could use up the machine's memory.
+    Where memory is short and the reference ``runs``, it is called to see whether float64 can be computed in slices of its rows.
+    It is not called where no plan would fit with slices either, because the call itself could use up the machine's memory.
     """
     needs, room = needs_of(reference), room_on(device, limit)
     found = plans(needs, room, processes)

@@ -12,36 +12,36 @@ import torch
 from engine.trial.judge.blocks import in_blocks, read_numbers
 
 
-def kept(own: torch.Tensor, bent: torch.Tensor) -> torch.Tensor:
-    """``bent``, a contiguous changed copy of ``own``, with its zeros, and (skew) symmetric or sorted if ``own`` is. Changes
-    ``bent``.
+def kept(own: torch.Tensor, perturbed: torch.Tensor) -> torch.Tensor:
+    """``perturbed``, a contiguous changed copy of ``own``, with ``own``'s zeros, and (skew) symmetric or sorted if ``own`` is.
 
+    Changes ``perturbed``.
     Complex tensors come as their two parts: of Hermitian matrices one is symmetric and the other skew symmetric. A tensor of
     one number only has none of these: a bias of zeros is to differ.
     """
     if own.numel() < 2 or _is_one_number(own):
-        return bent
-    if _may_hold_zeros(own):
-        for changed, before in in_blocks(bent, own, own_type=True):
+        return perturbed
+    if _has_zeros_to_keep(own):
+        for changed, before in in_blocks(perturbed, own, own_type=True):
             changed.masked_fill_(before == 0, 0)
     if is_symmetric(own):
-        return torch.triu(bent) + torch.triu(bent, 1).mT
+        return torch.triu(perturbed) + torch.triu(perturbed, 1).mT
     if _is_skew_symmetric(own):
-        return torch.triu(bent, 1) - torch.triu(bent, 1).mT
+        return torch.triu(perturbed, 1) - torch.triu(perturbed, 1).mT
     order = _order(own)
-    return torch.sort(bent, dim=-1, descending=order < 0).values if order else bent
+    return torch.sort(perturbed, dim=-1, descending=order < 0).values if order else perturbed
 
 
-def in_range(own: torch.Tensor, bent: torch.Tensor) -> torch.Tensor:
-    """``bent``, a changed copy of ``own``, with ``own``'s elements where the changed ones leave the range of its type.
+def in_range(own: torch.Tensor, perturbed: torch.Tensor) -> torch.Tensor:
+    """``perturbed``, a changed copy of ``own``, with ``own``'s elements where the changed ones leave the range of its type.
 
-    An infinite input has a rule of its own (``special_values``). Changes ``bent``, which may be of a wider type.
+    An infinite input has a rule of its own (``special_values``). Changes ``perturbed``, which may be of a wider type.
     """
     most = torch.finfo(own.dtype).max
     if most < _WIDE_RANGE and own.numel():
-        for changed, before in in_blocks(bent, own, own_type=True):
+        for changed, before in in_blocks(perturbed, own, own_type=True):
             changed.copy_(torch.where(changed.abs() <= most, changed, before.to(changed.dtype)))
-    return bent
+    return perturbed
 
 
 _WIDE_RANGE = 1e30
@@ -69,10 +69,10 @@ def _is_one_number(tensor: torch.Tensor) -> bool:
     return all(bool((block == first).all()) for (block,) in in_blocks(tensor, own_type=True))
 
 
-def _may_hold_zeros(tensor: torch.Tensor) -> bool:
-    """Whether a block-wise pass is needed; types of one byte cannot be asked.
+def _has_zeros_to_keep(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has zeros that are structure. Torch has no ``all`` for floats of one byte: theirs always count.
 
-    Of a large tensor a few zeros are chance, not structure: ``torch.rand`` draws one 0 in 2^24 numbers of 32 bits.
+    In a large tensor a few zeros are chance: ``torch.rand`` draws one 0 in 2^24 numbers of 32 bits.
     """
     if tensor.dtype.itemsize == 1:
         return True
@@ -83,7 +83,9 @@ def _may_hold_zeros(tensor: torch.Tensor) -> bool:
 
 
 _LARGE = 1 << 25
+"""Elements from which on zeros can be chance."""
 _BY_CHANCE = 2.0**-22
+"""Largest share of zeros that is taken for chance: four times that of ``torch.rand``."""
 
 
 def is_symmetric(tensor: torch.Tensor) -> bool:

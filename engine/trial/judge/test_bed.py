@@ -221,7 +221,8 @@ class TestBed:
             self.release_inputs(slot)
 
     def swap_elements(self, slot: int) -> None:
-        """Swap a few elements of the inputs of ``slot``, which a kernel has seen: one that knows them by samples misses it."""
+        """Swap a few elements of the inputs of ``slot``, which a kernel has seen: one that
+        recognises inputs by samples of them misses the change."""
         seed, draw, held = fresh_seed(), self._drawn[slot], self._held[slot]
         self._drawn[slot] = replace(draw, swaps=(*draw.swaps, seed))
         if held is not None:
@@ -288,7 +289,7 @@ class TestBed:
         early = self._ruled_by_format(slot, distribution, actual, compares=taken is None)
         if early is not None and early.passed:
             self.let_go(slot)
-            return Findings(early, self._flaw(slot, taken) or changed)
+            return Findings(early, self._violation(slot, taken) or changed)
         expected = self.expected(slot)
         case = Case(self.draw_weights(), lambda: self._given(slot), expected, own=distribution == OWN)
         asked = ReferenceOnCase(self.reference, case)
@@ -298,12 +299,15 @@ class TestBed:
             ruling = replace(ruling, evidence=self._evidence(ruling, actual, expected, distribution, self._poisons[slot]))
             if flaw := unwritten(actual, expected, self._names, self._poisons[slot]):
                 ruling = replace(ruling, errors=replace(ruling.errors, flaw=flaw))
-        return Findings(ruling, self._flaw(slot, taken) or changed, self._drawn[slot].partly)
+        return Findings(ruling, self._violation(slot, taken) or changed, self._drawn[slot].partly)
 
     def _ruled_by_format(
         self, slot: int, distribution: str, actual: Sequence[torch.Tensor], *, compares: bool
     ) -> CheckResult | None:
-        """``ruling_of_several``; ``None`` where one output is right. ``compares``: also with a float64 that tells nothing."""
+        """The ruling where several outputs are right; ``None`` where only one is.
+
+        ``compares``: whether outputs are compared with float64 even where that does not tell right ones from wrong ones.
+        """
         if not self.calibration.several:
             return None
 
@@ -328,7 +332,7 @@ class TestBed:
         limit = ruling.limit or policy.limit(distribution)
         return evidence(policy, ruling.errors, limit, outputs, expected, self._names, policy.classes[distribution], poisons)
 
-    def _flaw(self, slot: int, taken: Taken | None) -> str:
+    def _violation(self, slot: int, taken: Taken | None) -> str:
         """The rule of the trial that a call broke after or beside its outputs; empty if it broke none."""
         return "its outputs changed after the call" if self.have_changed(slot, taken) else self.trespass(slot)
 
@@ -386,7 +390,7 @@ class TestBed:
         return self._taker.copies(self.outputs(slot))
 
     def have_changed(self, slot: int, taken: Taken | None) -> bool:
-        """Whether the outputs of ``slot`` are others than were left there."""
+        """Whether the outputs of ``slot`` differ from those that were left there."""
         return self._taker.have_changed(self.outputs(slot), taken)
 
     def close(self) -> None:

@@ -133,9 +133,9 @@ class WorkloadTrial:
     # preparation
 
     def calibrate(self, say: Say, start: Callable[[], None] | None = None) -> None:
-        """Calibrate the correctness check and try the trivial models. ``start`` what is needed then, once memory is planned."""
+        """Calibrate the correctness check and try the trivial models. ``start`` is called once memory is planned."""
         say("calibrating the correctness check against float64")
-        if start is not None and self.beds.plan:
+        if start is not None and self.beds.plan:  # plans, or raises where no plan fits
             start()
         bed = self.bed()
         if self._check is None:
@@ -172,7 +172,7 @@ class WorkloadTrial:
     def check(self, runner: RunnerClient, candidate: Candidate, say: Say, prestarted: int) -> None:
         """The correctness checks of ``verify``, which need neither baselines nor ceilings. Raises TrialFailed.
 
-        ``prestarted``: runners to start before, for the measurement: they stand still during calls.
+        ``prestarted``: how many runners of the measurement to start before the check; they stand still during its calls.
         """
         self._checked = None
         bed = self.bed()
@@ -191,9 +191,9 @@ class WorkloadTrial:
     def verify(self, runner: RunnerClient, candidate: Candidate, say: Say, prestarted: int) -> VerifiedWorkload:
         """Check fresh inputs of every distribution, determinism and hold-out shapes, and take a quick interleaved screen.
 
-        What ``check`` has just found for this candidate is not checked again; every timed call still is. A runner that it has
-        left with this workload loaded goes on. Raises TrialFailed.
-        ``prestarted``: runners to start meanwhile, for the measurement.
+        What ``check`` has just found for this candidate is not checked again; every timed call still is. A runner that it left
+        with this workload loaded is used again. Raises TrialFailed.
+        ``prestarted``: how many runners of the measurement to start meanwhile.
         """
         bed, pool, weights = self.bed(), self._tools.pool, self._tools.weights
         earlier, self._checked = self._checked, None
