@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("engine", "tui")
 
-Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_DEFINITION = re.compile(r"\s*(?:async )?(?P<kind>def|class) (?P<name>\w+)[\[(:]")
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A class, a function or a method."""
+
+    name: str
+    line: int
+    is_class: bool
 
 
 def files() -> list[Path]:
@@ -26,14 +35,10 @@ def name_of(path: Path) -> str:
 
 @cache
 def definitions() -> tuple[tuple[Path, Definition], ...]:
-    """Every class, function and method, with the module that defines it."""
-    return tuple((path, node) for path in files() for node in _defined_in(ast.parse(path.read_text(encoding="utf-8"))))
-
-
-def _defined_in(node: ast.AST) -> Iterator[Definition]:
-    """Those of a module or a statement; expressions define nothing, and are most of a tree."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, Definition):
-            yield child
-        if not isinstance(child, ast.expr):
-            yield from _defined_in(child)
+    """Every class, function and method, with the module that defines it. Found as text: parsing takes eight seconds."""
+    found = []
+    for path in files():
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            if named := _DEFINITION.match(line):
+                found.append((path, Definition(named["name"], number, named["kind"] == "class")))
+    return tuple(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import defaultdict
 
@@ -59,17 +58,17 @@ def test_no_module_has_a_retired_name() -> None:
 
 def test_no_class_or_function_has_a_retired_name() -> None:
     found = [
-        f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
-        for path, node in definitions()
-        if retired(node.name, RETIRED_CLASSES if isinstance(node, ast.ClassDef) else RETIRED_FUNCTIONS)
+        f"{path.relative_to(ROOT)}:{one.line}: {one.name}"
+        for path, one in definitions()
+        if retired(one.name, RETIRED_CLASSES if one.is_class else RETIRED_FUNCTIONS)
     ]
     assert not found, "\n".join(found)
 
 
 def test_no_class_name_exists_twice() -> None:
     places = defaultdict(list)
-    for path, node in definitions():
-        if isinstance(node, ast.ClassDef):
-            places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    for path, one in definitions():
+        if one.is_class:
+            places[one.name].append(f"{path.relative_to(ROOT)}:{one.line}")
     twice = {name: where for name, where in places.items() if len(where) > 1}
     assert not twice, twice

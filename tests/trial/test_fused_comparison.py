@@ -223,6 +223,7 @@ def test_an_error_beyond_the_range_is_found_behind_others(fused: EmulatedCompari
     assert max(scaled for _, _, scaled in right) == math.inf
 
 
+@pytest.mark.slow
 def test_nothing_has_no_error(fused: EmulatedComparison) -> None:
     nothing = torch.empty(0)
     assert_same(lambda: compare([nothing], [nothing.double()], ["out"]))
