@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from engine.domain.model import Role, Signature
 from engine.problem.operator_mode import MOVING, OperatorMode, named_arguments
 from engine.problem.values import equal_values, tensors
 
 Range = tuple[int, int]
 """The least and the greatest number, both among those that are drawn."""
-_TYPES = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+_INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
+"""Types that ``torch.randint`` draws on every device."""
+_TYPES = frozenset(getattr(torch, name) for name in _INTEGERS)
 
 
 class DrawnIntegers(OperatorMode):  # type: ignore[no-untyped-call]
@@ -51,6 +54,11 @@ def _stated(arguments: dict[str, Any]) -> Range | None:
     return (low or 0, high - 1) if isinstance(high, int) and high - 1 > (low or 0) else None
 
 
+def takes_integers(signature: Signature) -> bool:
+    """Whether any input can have a range."""
+    return any(one.role is Role.INPUT and one.dtype in _INTEGERS for one in signature.operands)
+
+
 def drawn_ranges(draw: Callable[[int], Sequence[object]]) -> tuple[Range | None, ...]:
     """The range of each tensor among the inputs of a seed, ``None`` for what is not drawn so.
 
@@ -59,7 +67,8 @@ def drawn_ranges(draw: Callable[[int], Sequence[object]]) -> tuple[Range | None,
     """
     with DrawnIntegers() as drawn:
         inputs = draw(0)
-    others, found = draw(1), list[Range | None]()
+    others = draw(1)
+    found: list[Range | None] = []
     for one, other in zip(tensors(list(inputs)), tensors(list(others)), strict=True):
         known = drawn.range_of(one) if one.dtype in _TYPES else None
         if known is None and not (one.is_floating_point() or one.is_complex()) and not equal_values(one, other):

@@ -24,7 +24,7 @@ from engine.problem import device_asserts, header, row_slices
 from engine.problem.allocation_counter import WIDENING, AllocationCounter, ForwardMemory, exact_bytes
 from engine.problem.bytes_read import ReadCounter
 from engine.problem.constant_parameters import Constant, Varied, counted_constants, varied_constants, with_usable_signs
-from engine.problem.drawn_integers import Range, drawn_ranges
+from engine.problem.drawn_integers import Range, drawn_ranges, takes_integers
 from engine.problem.fake_conversion import convertible_modules
 from engine.problem.formats.declared import check_outputs
 from engine.problem.forward_outputs import ForwardOutputs, LentOutputs
@@ -315,7 +315,7 @@ class Reference:
     def integer_ranges(self) -> tuple[Range | None, ...]:
         """The range that each input tensor is drawn from, ``None`` for other tensors; or nothing (``drawn_ranges``)."""
         if self._ranges is None:
-            self._ranges = drawn_ranges(self.inputs)
+            self._ranges = drawn_ranges(self.inputs) if takes_integers(self.signature()) else ()
         return self._ranges
 
     def memory(self) -> ForwardMemory:

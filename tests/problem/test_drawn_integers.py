@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from trial.ground import tiny
 
 from engine.problem.drawn_integers import Range, drawn_ranges
+from engine.problem.reference import Reference
 
 Made = Callable[[], object]
 
@@ -63,3 +65,11 @@ def test_ranges_are_those_that_the_problem_states(make: Made, ranges: tuple[Rang
 
     with torch.random.fork_rng(devices=[]):
         assert drawn_ranges(draw) == ranges
+
+
+def test_inputs_without_integers_are_not_drawn_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two more draws of many GiB would take time and memory."""
+    reference = Reference(tiny(), tiny().workloads[0])
+    reference.signature()
+    monkeypatch.setattr(reference, "inputs", lambda seed: pytest.fail("drawn"))
+    assert reference.integer_ranges() == ()

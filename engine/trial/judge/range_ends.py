@@ -1,7 +1,7 @@
 """Integers at the ends of the range that they are drawn from. Imports torch.
 
-A few hundred tokens of a vocabulary of 50,000 rarely draw the last one. On them a kernel is right that stops one short of it.
-The ends are those of ``torch.randint`` in the problem, so that the reference takes them.
+A few hundred tokens of a vocabulary of 50,000 rarely draw the last one, so that a kernel which never reads the last row is
+right on them. The ends are those of ``torch.randint`` in the problem: the reference takes them.
 """
 
 from __future__ import annotations
