@@ -21,6 +21,7 @@ from engine.trial.judge.cases import Case, default_class, make_case, output_dtyp
 from engine.trial.judge.correctness_check import describe_check, try_trivial_models
 from engine.trial.judge.known_calibrations import shape_text
 from engine.trial.judge.perturbations import COPIES, GRADED, OWN, SPECIAL, UNEQUAL, WIDE_ONLY
+from engine.trial.judge.perturbed_calibration import LEAST_PERTURBED
 from engine.trial.judge.reference_on_case import ReferenceOnCase
 
 SIZES: Mapping[str, Mapping[str, int]] = {
@@ -509,7 +510,7 @@ def test_a_slow_reference_is_tried_on_fewer_inputs_and_a_note_says_so(monkeypatc
     assert len(calibrate(reference, "class").distributions) > 8
     monkeypatch.setattr(calibration, "_PERTURBED_S", 0.0)
     found = calibrate(reference, "class")
-    assert 1 <= len(found.distributions) <= 1 + calibration._LEAST_PERTURBED
+    assert 1 <= len(found.distributions) <= 1 + LEAST_PERTURBED
     assert any("kinds of perturbed inputs are tried" in note for note in found.notes)
 
 

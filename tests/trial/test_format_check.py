@@ -11,7 +11,7 @@ from problem import format_files as files
 
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge import calibration, correctness_check, devices
+from engine.trial.judge import calibration, correctness_check, devices, perturbed_calibration
 from engine.trial.judge.calibration import calibrate
 from engine.trial.judge.correctness_check import try_trivial_models
 from engine.trial.judge.failures import TrialFailed
@@ -140,7 +140,8 @@ def test_several_right_answers_are_sought_until_they_are_found(
     reference, *_ = opened(files.write_kernelbot(tmp_path, reference=code))
     found: list[bool] = []
     seek = calibration.several_right
-    monkeypatch.setattr(calibration, "several_right", lambda *given: found.append(seek(*given)) or found[-1])
+    for module in (calibration, perturbed_calibration):
+        monkeypatch.setattr(module, "several_right", lambda *given: found.append(seek(*given)) or found[-1])
     assert calibrate(reference, "class").several
     assert found.index(True) == len(found) - 1
 

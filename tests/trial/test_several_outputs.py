@@ -18,13 +18,13 @@ from engine.trial.judge.cases import Case, make_case, output_names
 from engine.trial.judge.comparison import NO_ERROR, Errors
 from engine.trial.judge.correctness_check import describe_check
 from engine.trial.judge.failures import TrialFailed
+from engine.trial.judge.findings import Findings
 from engine.trial.judge.judged_calls import CheckTally, judge_outputs
 from engine.trial.judge.mismatch_tally import evidence
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.preparation_cache import Calibrations, decode, encode
 from engine.trial.judge.reference_on_case import ReferenceOnCase
 from engine.trial.judge.relative_errors import RelativeErrors
-from engine.trial.judge.test_bed import Findings
 from engine.trial.judge.tolerance import CheckResult, within
 
 REFERENCE = """

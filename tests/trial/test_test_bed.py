@@ -25,11 +25,11 @@ from engine.trial.judge.calibration import calibrate
 from engine.trial.judge.cases import Case
 from engine.trial.judge.class_errors import class_errors
 from engine.trial.judge.failures import TrialFailed
+from engine.trial.judge.findings import Findings
 from engine.trial.judge.judged_calls import CheckTally, judge_outputs
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.reference_on_case import ReferenceOnCase
 from engine.trial.judge.taken_outputs import largest_difference
-from engine.trial.judge.test_bed import Findings
 from engine.trial.judge.timing import KERNEL
 from engine.trial.judge.written_memory import TRUSTED
 from engine.trial.protocol import OTHER

@@ -1,8 +1,7 @@
 """Calibration: the reference error by precision class, for every input distribution. Imports torch.
 
-The reference runs in the arithmetic of each class on fresh seeds and is compared with float64. Perturbed distributions are used
-only where the reference itself stays finite and accurate; one case decides, because the policy consults the reference again
-before it rejects. The result is a tolerance policy.
+The reference runs in the arithmetic of each class on fresh seeds and is compared with float64. The result is a tolerance
+policy. For perturbed inputs see ``perturbed_calibration``.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import functools
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -25,17 +24,15 @@ from engine.trial.judge.cases import Case, default_class, make_case, output_dtyp
 from engine.trial.judge.class_errors import class_errors
 from engine.trial.judge.class_policy import ClassPolicy
 from engine.trial.judge.comparison import compare_inexact
-from engine.trial.judge.format_check import decides, several_right
-from engine.trial.judge.perturbations import (
-    COPIES,
-    GRADED,
-    INSTEAD_OF,
-    OWN,
-    RANGE_ENDS,
-    UNEQUAL,
-    ZERO_SLICES,
+from engine.trial.judge.format_check import several_right
+from engine.trial.judge.perturbations import COPIES, GRADED, INSTEAD_OF, OWN, UNEQUAL, WIDE_ONLY
+from engine.trial.judge.perturbed_calibration import (
+    LEAST_PERTURBED,
+    can_wait,
+    least_errors,
+    measured_errors,
+    without_alternatives,
 )
-from engine.trial.judge.perturbed_limits import with_common_limits, with_more_room
 from engine.trial.judge.policies import Policy, allowed_class, make_policy
 from engine.trial.judge.preparation_cache import KeptCalibration
 from engine.trial.judge.relative_errors import RelativeErrors
@@ -55,10 +52,6 @@ _SLOW_S = 5.0
 """A case that takes longer is not repeated with another seed."""
 _PERTURBED_S = 20.0
 """Seconds for all kinds of perturbed inputs."""
-_LEAST_PERTURBED = 4
-"""Kinds of perturbed inputs that are tried whatever they take."""
-_RANK_DEFICIENT = 6
-"""Further cases of zero slices where a format's checker may decide: in some of them rounding decides no pivot."""
 
 _USUAL = {PrecisionClass.FP32: 1e-3, PrecisionClass.TF32: 2e-2, PrecisionClass.HALF: 5e-2}
 """Errors of a class up to this are arithmetic's; larger ones are looked into."""
@@ -78,6 +71,11 @@ class Calibration:
     """Whether the reference raised an exception on some perturbed inputs. Others of the same kind may be such, too."""
 
     @property
+    def unmeasured(self) -> frozenset[str]:
+        """Distributions on which the reference's own errors have not been measured: see ``complete``."""
+        return self.policy.unmeasured if isinstance(self.policy, ClassPolicy) else frozenset()
+
+    @property
     def float64_tells(self) -> bool:
         """Whether float64 tells right outputs on the problem's own inputs from wrong ones."""
         return not self.several or self.policy.limit(OWN).rel_fro <= HOPELESS
@@ -88,33 +86,37 @@ class Calibration:
         return any(name != OWN for name in self.distributions)
 
 
-def calibrate(reference: Reference, tolerance: str, main: Calibration | None = None) -> Calibration:
+def calibrate(reference: Reference, tolerance: str, main: Calibration | None = None, *, ahead: bool = True) -> Calibration:
     """Measure the reference error by precision class and make the policy. Raises ProblemError where no kernel can be judged.
 
     ``main`` is the workload's calibration if ``reference`` is one of its hold-out shapes. A hold-out is calibrated on the
     problem's own inputs only, with limits no tighter than the workload's (a library can happen to be exact on a small shape),
     and has the workload's on perturbed inputs.
+    ``ahead``: whether errors on perturbed inputs are measured even where that can wait for ``complete``.
     """
     try:
-        return _calibrate(reference, tolerance, main)
+        return _calibrate(reference, tolerance, main, ahead=ahead)
     except ProblemError:
         if not reference.constants:
             raise
     reference.keep_constants()
-    found = _calibrate(reference, tolerance, main)
+    found = _calibrate(reference, tolerance, main, ahead=ahead)
     return replace(found, notes=(*found.notes, "constant parameters stay as they are: the reference fails with others"))
 
 
 def keep_calibration(reference: Reference, found: Calibration) -> KeptCalibration:
     """A calibration as it is cached."""
-    return KeptCalibration(found.policy.classes, found.notes, not reference.constants, found.several, found.fails_on_some)
+    keeps = not reference.constants
+    return KeptCalibration(
+        found.policy.classes, found.notes, keeps, found.several, found.fails_on_some, tuple(sorted(found.unmeasured))
+    )
 
 
 def restore(reference: Reference, tolerance: str, kept: KeptCalibration) -> Calibration:
     """The calibration that was cached. Raises ProblemError for an unknown tolerance."""
     if kept.keeps_constants:
         reference.keep_constants()
-    policy = _policy(reference, tolerance, kept.classes)
+    policy = _policy(reference, tolerance, kept.classes, kept.unmeasured)
     return Calibration(policy, tuple(kept.classes), kept.notes, kept.several, kept.fails_on_some)
 
 
@@ -129,7 +131,42 @@ class _OwnCases:
     """How long the last case took."""
 
 
-def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -> Calibration:
+def complete(reference: Reference, found: Calibration, distribution: str) -> Calibration:
+    """``found`` with the reference's own errors on a distribution on which they were not measured.
+
+    Without it where the reference is not accurate there; then with what is used instead. The limits for large inputs are common
+    ones: they are measured together.
+    """
+    policy = found.policy
+    assert isinstance(policy, ClassPolicy)
+    names = [n for n in WIDE_ONLY if n in policy.unmeasured] if distribution in WIDE_ONLY else [distribution]
+    own = policy.classes[OWN]
+    measured = measured_errors(reference, policy.allowed, own, names)
+    left_out = set(names) - set(measured.errors)
+    instead = [name for name, other in INSTEAD_OF.items() if other in left_out]
+    kept = {name: classes for name, classes in policy.classes.items() if name not in left_out}
+    classes = {**kept, **measured.errors, **least_errors(reference, own, instead)}
+    unmeasured = (policy.unmeasured - set(names)) | set(instead)
+    fails = found.fails_on_some or measured.fails_on_some
+    return replace(
+        found, policy=replace(policy, classes=classes, unmeasured=unmeasured), distributions=tuple(classes), fails_on_some=fails
+    )
+
+
+def completed_as(main: Calibration, found: Calibration) -> Calibration:
+    """``found``, of a hold-out shape, with what has been measured since on the workload's perturbed inputs."""
+    policy = found.policy
+    assert isinstance(policy, ClassPolicy)
+    own = policy.classes[OWN]
+    classes = {OWN: own, **_perturbed_as(main, own)}
+    return replace(
+        found,
+        policy=replace(policy, classes=classes, unmeasured=main.unmeasured & classes.keys()),
+        distributions=tuple(classes),
+    )
+
+
+def _calibrate(reference: Reference, tolerance: str, main: Calibration | None, *, ahead: bool) -> Calibration:
     default, dtype = default_class(reference), output_dtype(reference)
     found = _own_cases(reference, default, main, tolerance)
     own, notes = found.classes, found.notes
@@ -141,6 +178,7 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
     if main is not None:
         own = {name: errors.wider(main.policy.classes[OWN].get(name, errors)) for name, errors in own.items()}
     classes = {OWN: own, **({} if main is None else _perturbed_as(main, own))}
+    unmeasured = main.unmeasured & classes.keys() if main is not None else frozenset()
     policy = _policy(reference, tolerance, classes)
     allowed = allowed_class(policy, default)
     against_float64 = isinstance(policy, ClassPolicy)
@@ -148,18 +186,27 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -
     fails = main is not None and main.fails_on_some
     if main is None and against_float64 and not (several and policy.limit(OWN).rel_fro > HOPELESS):
         chosen = _affordable(candidates(reference), found)
-        perturbed = _perturbed_errors(reference, allowed, dtype, own, chosen, several)
-        several, fails = perturbed.several, perturbed.fails_on_some
-        classes |= perturbed.errors
+        if not ahead and can_wait(reference):
+            later = without_alternatives(chosen)
+            classes |= least_errors(reference, own, later)
+            unmeasured = frozenset(later)
+        else:
+            perturbed = measured_errors(reference, allowed, own, chosen, several)
+            several, fails = perturbed.several, perturbed.fails_on_some
+            classes |= perturbed.errors
     if several:
         notes.append(_decided_by(reference, several))
     # The reference's notes are complete only after it was called.
     distinct_notes = tuple(dict.fromkeys((*reference.notes, *notes)))
-    return Calibration(_policy(reference, tolerance, classes), tuple(classes), distinct_notes, several, fails)
+    policy = _policy(reference, tolerance, classes, unmeasured)
+    return Calibration(policy, tuple(classes), distinct_notes, several, fails)
 
 
-def _policy(reference: Reference, tolerance: str, classes: Mapping[str, Mapping[str, RelativeErrors]]) -> Policy:
-    return make_policy(tolerance, default_class(reference), classes, output_dtype(reference), output_dtypes(reference))
+def _policy(
+    reference: Reference, tolerance: str, classes: Mapping[str, Mapping[str, RelativeErrors]], unmeasured: Collection[str] = ()
+) -> Policy:
+    dtype, dtypes = output_dtype(reference), output_dtypes(reference)
+    return make_policy(tolerance, default_class(reference), classes, dtype, dtypes, unmeasured)
 
 
 def _perturbed_as(main: Calibration, own: Mapping[str, RelativeErrors]) -> dict[str, dict[str, RelativeErrors]]:
@@ -219,7 +266,7 @@ def _varies(known: _OwnCases, allowed: PrecisionClass, dtype: torch.dtype) -> bo
 
 def _affordable(names: Sequence[str], found: _OwnCases) -> list[str]:
     """The perturbations to try: all of them, or as many as fit ``_PERTURBED_S``, chosen at random; a note says so."""
-    most = max(_LEAST_PERTURBED, int(_PERTURBED_S / max(found.seconds, 1e-3)))
+    most = max(LEAST_PERTURBED, int(_PERTURBED_S / max(found.seconds, 1e-3)))
     if most >= len(names):
         return list(names)
     found.notes.append(
@@ -261,87 +308,6 @@ def _least_errors(reference: Reference) -> RelativeErrors:
     sizes = [math.prod(o.shape) for o in reference.signature().operands if o.role == "output"]
     few = [size < _FEW_ELEMENTS and t is torch.float32 for size, t in zip(sizes, output_dtypes(reference), strict=True)]
     return RelativeErrors.of_outputs([RelativeErrors(_FEW_ELEMENTS_ERROR * one, _FEW_ELEMENTS_ERROR * one) for one in few])
-
-
-@dataclass(frozen=True, slots=True)
-class _PerturbedErrors:
-    """The reference's errors on perturbed inputs, in its own arithmetic."""
-
-    errors: dict[str, dict[str, RelativeErrors]]
-    """Distribution → precision class → errors, for the distributions that discriminate."""
-    several: str
-    """The distribution on which several outputs were found to be right; empty for none."""
-    fails_on_some: bool
-    """Whether the reference failed on some of these inputs."""
-
-
-def _perturbed_errors(
-    reference: Reference, allowed: PrecisionClass, dtype: torch.dtype, own: Mapping[str, RelativeErrors], names: Sequence[str],
-    several: str,
-) -> _PerturbedErrors:  # fmt: skip
-    """Errors on the distributions ``names``, never below ``own``, those on the problem's own inputs: where these are scaled
-    down until only a bias is left, a library that adds it last is nearly exact, and another order of summation is not.
-
-    ``several``: the distribution on which several outputs were found to be right before; then none is sought. Otherwise
-    rank-deficient inputs are tried repeatedly.
-    """
-    found: dict[str, dict[str, RelativeErrors]] = {}
-    fails = False
-    dtypes = output_dtypes(reference)
-    wanted = tuple(dict.fromkeys((PrecisionClass.FP32, allowed)))
-    for name in names:
-        if INSTEAD_OF.get(name) in found:
-            continue
-        case = _perturbed_case(reference, name, wanted, seeks_several=not several)
-        several, fails = several or (name if case.several_right else ""), fails or case.failed
-        if allowed.value in case.errors and error_limit(allowed, case.errors, dtype).rel_fro <= HOPELESS:
-            found[name] = {
-                known: with_more_room(here, dtypes, name).wider(own.get(known, here)) for known, here in case.errors.items()
-            }
-    tries = _RANK_DEFICIENT if decides(reference) and len(names) > _LEAST_PERTURBED else 0
-    for _ in range(tries):
-        if several:
-            break
-        case = _perturbed_case(reference, ZERO_SLICES, wanted, seeks_several=True)
-        several = ZERO_SLICES if case.several_right else ""
-    return _PerturbedErrors(with_common_limits(found, dtypes), several, fails)
-
-
-@dataclass(frozen=True, slots=True)
-class _PerturbedCase:
-    """What the reference shows on one case of perturbed inputs."""
-
-    errors: Mapping[str, RelativeErrors] = field(default_factory=dict)
-    """By class; none where the case says nothing."""
-    several_right: bool = False
-    """Whether it shows several right outputs, if these are sought."""
-    failed: bool = False
-    """Whether the reference raised an exception."""
-
-
-def _perturbed_case(
-    reference: Reference, name: str, wanted: tuple[PrecisionClass, ...], *, seeks_several: bool
-) -> _PerturbedCase:
-    """One case, which says nothing where the reference fails."""
-    try:
-        case = make_case(reference, name)
-        if name in (UNEQUAL, RANGE_ENDS) and not _has_usual_shapes(reference, case):
-            return _PerturbedCase()
-        if undefined_writes(reference, case):
-            return _PerturbedCase()
-        errors = class_errors(reference, case, wanted)
-        last = wanted[-1].value
-        called = functools.partial(reference.call, case.model, case.inputs)
-        several = seeks_several and last in errors and several_right(reference, case, errors[last], called)
-        return _PerturbedCase(errors, several)
-    except ProblemError:
-        return _PerturbedCase(failed=True)
-
-
-def _has_usual_shapes(reference: Reference, case: Case) -> bool:
-    """Whether the outputs have the workload's shapes; shapes may depend on lengths and masks among the inputs."""
-    usual = [tuple(o.shape) for o in reference.signature().operands if o.role == "output"]
-    return [tuple(output.shape) for output in case.expected] == usual
 
 
 def _decided_by(reference: Reference, distribution: str) -> str:

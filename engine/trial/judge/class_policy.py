@@ -92,6 +92,9 @@ class ClassPolicy:
     """The floating type of the outputs, the narrowest if several; or their integer type."""
     dtypes: tuple[torch.dtype, ...] = ()
     """The type of each output where there are several: each has limits of its own."""
+    unmeasured: frozenset[str] = frozenset()
+    """Distributions whose errors in ``classes`` are the least that they can be: no kernel is rejected on them before the
+    reference's own have been measured."""
 
     @property
     def name(self) -> str:
@@ -114,7 +117,7 @@ class ClassPolicy:
             distribution: {name: errors.for_output(index) for name, errors in classes.items()}
             for distribution, classes in self.classes.items()
         }
-        return ClassPolicy(self.allowed, alone, self.dtypes[index])
+        return ClassPolicy(self.allowed, alone, self.dtypes[index], unmeasured=self.unmeasured)
 
     def rule(
         self,
@@ -132,7 +135,12 @@ class ClassPolicy:
             return CheckResult(NO_ERROR, passed=True)
         judged = Judged(outputs, expected, names, distribution, case_reference)
         found = self._rule_each(judged, case_reference)
-        if found.passed or case_reference is None or (ordered := case_reference.in_order_of(outputs)) is None:
+        if (
+            found.passed
+            or found.unmeasured
+            or case_reference is None
+            or (ordered := case_reference.in_order_of(outputs)) is None
+        ):
             return found
         return self._rule_each(replace(judged, expected=ordered), case_reference)
 
@@ -166,10 +174,11 @@ class ClassPolicy:
         if not within(errors, limit) and not judged.own:
             limit = self._at_least(limit, rounding_errors(judged.outputs, judged.expected))
         if reference is None or (errors.flaw and judged.own):
-            return CheckResult(errors, within(errors, limit), limit=limit)
+            passed = within(errors, limit)
+            return CheckResult(errors, passed, limit=limit, unmeasured=not passed and judged.distribution in self.unmeasured)
         if not within(errors, limit):
             found = self._explained(errors, limit, judged.distribution, reference)
-            return found if found.passed else self._with_jumps(found, judged, reference)
+            return found if found.passed or found.unmeasured else self._with_jumps(found, judged, reference)
         limit = self._below_tf32_sums(errors, limit, reference)
         return CheckResult(errors, within(errors, limit), limit=limit)
 
@@ -187,9 +196,12 @@ class ClassPolicy:
         """Whether errors beyond ``limit`` are those of honest arithmetic on this case, as the reference shows it."""
         own = case_reference.errors(ORDER[: ORDER.index(self.allowed) + 1])
         here = error_limit(self.allowed, own, self.dtype)
-        if distribution != OWN and (self.allowed.value not in own or here.rel_fro > HOPELESS):
-            return CheckResult(NO_ERROR, passed=True)
+        tells_nothing = distribution != OWN and (self.allowed.value not in own or here.rel_fro > HOPELESS)
         limit = limit.wider(here) if here.rel_fro <= HOPELESS else limit
+        if distribution in self.unmeasured and (tells_nothing or not within(errors, limit)):
+            return CheckResult(errors, passed=False, limit=limit, unmeasured=True)
+        if tells_nothing:
+            return CheckResult(NO_ERROR, passed=True)
         limit = self._with_worst_element(errors, limit, case_reference)
         limit = self._with_plain_sums(errors, limit, distribution, case_reference)
         limit = limit if distribution == OWN else self._with_rounded_inputs(errors, limit, case_reference)
@@ -320,6 +332,8 @@ class ClassPolicy:
             wrong = not within(errors, self._at_least(limit, rounding))
         if not (wrong or found.different):
             return CheckResult(errors, passed=True)
+        if distribution in self.unmeasured:
+            return CheckResult(errors, passed=False, limit=limit, unmeasured=True)
         if reference.defined(found.hidden):
             count = sum(int(mask.sum()) for mask in found.hidden)
             how = "differ from the reference's" if outputs[0].dtype == torch.bool else "are finite where the reference is not"
@@ -365,6 +379,7 @@ def _joined(alone: Sequence[CheckResult], names: Sequence[str]) -> CheckResult:
         caveat="; ".join(dict.fromkeys(one.caveat for one in alone if one.caveat)),
         limit=RelativeErrors.of_outputs(limits) if len(limits) == len(alone) else None,
         own_errors=None if first is None else alone[first].own_errors,
+        unmeasured=any(one.unmeasured for one in alone),
         output="" if first is None else names[first],
     )
 

@@ -31,7 +31,13 @@ _TILES = 64
 ECHO = "input echo"
 
 
-def try_trivial_models(reference: Reference, calibration: Calibration) -> tuple[TrivialModel, ...]:
+Complete = Callable[[str], Calibration]
+"""Measures the reference's errors on a distribution, which a calibration lacks."""
+
+
+def try_trivial_models(
+    reference: Reference, calibration: Calibration, complete: Complete | None = None
+) -> tuple[TrivialModel, ...]:
     """Judge models that compute nothing, on the problem's own inputs.
 
     Where the right output is the input (ReLU on non-negative numbers), an echo of the input passes and gains nothing, since it
@@ -39,13 +45,18 @@ def try_trivial_models(reference: Reference, calibration: Calibration) -> tuple[
     the mean of the right output, or of another input's output where the right output is constant itself.
     """
     rows = (*_of_outputs(reference, calibration), *_of_undecided_outputs(reference, calibration))
-    for distribution in calibration.distributions:
+    names, echo = list(calibration.distributions), None
+    for distribution in names:
+        if distribution in calibration.unmeasured:
+            assert complete is not None
+            calibration = complete(distribution)
+            names += [name for name in calibration.distributions if name not in names]
+        if distribution not in calibration.distributions:
+            continue
         echo = _of_inputs(reference, calibration, distribution)
-        if echo is None:
+        if echo is None or not echo.passed:
             break
-        if not echo.passed or distribution == calibration.distributions[-1]:
-            return (*rows, echo)
-    return rows
+    return rows if echo is None else (*rows, echo)
 
 
 def _of_outputs(reference: Reference, calibration: Calibration) -> tuple[TrivialModel, ...]:
@@ -200,8 +211,8 @@ def _input_notes(reference: Reference) -> tuple[str, ...]:
     return (f"inputs that are the same for every seed: {fixed}",)
 
 
-def describe_check(reference: Reference, calibration: Calibration) -> CorrectnessCheck:
-    """The check as journaled."""
+def describe_check(reference: Reference, calibration: Calibration, complete: Complete | None = None) -> CorrectnessCheck:
+    """The check as journaled. ``complete`` is needed where the calibration lacks the reference's errors on a distribution."""
     policy = calibration.policy
     limit = policy.limit(OWN)
     allowed = allowed_class(policy, default_class(reference))
@@ -212,5 +223,5 @@ def describe_check(reference: Reference, calibration: Calibration) -> Correctnes
     classes = {name: ClassErrors(errors.rel_fro, errors.max_scaled) for name, errors in policy.classes[OWN].items()}
     return CorrectnessCheck(
         policy.name, allowed, limit.rel_fro, limit.max_scaled, _factor(allowed, reference), classes,
-        try_trivial_models(reference, calibration), notes,
+        try_trivial_models(reference, calibration, complete), notes,
     )  # fmt: skip

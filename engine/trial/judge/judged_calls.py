@@ -13,13 +13,14 @@ from engine.problem.reference import Reference
 from engine.trial.judge.call_times import CallHook, Timing
 from engine.trial.judge.comparison import NO_ERROR, Errors
 from engine.trial.judge.failures import TrialFailed
+from engine.trial.judge.findings import Findings
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.repeated_writes import DISTINCT
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.runner_memory import Outputs, RunnerMemory
 from engine.trial.judge.taken_outputs import Left, largest_difference
-from engine.trial.judge.test_bed import Findings, TestBed
+from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.tolerance import CheckResult, within
 from engine.trial.judge.watch import Watch
 from engine.trial.messages import RunKernel

@@ -7,7 +7,7 @@ from engine.domain.model import Workload
 from engine.problem.chance_holdout import BY_CHANCE
 from engine.problem.reference import Reference
 from engine.trial.judge import preparation_cache
-from engine.trial.judge.calibration import Calibration, calibrate, keep_calibration, restore
+from engine.trial.judge.calibration import Calibration, calibrate, complete, completed_as, keep_calibration, restore
 from engine.trial.judge.preparation_cache import Calibrations, KeptCalibration
 
 
@@ -34,8 +34,19 @@ class KnownCalibrations:
         """The workload's calibration. Raises ProblemError where no kernel can be judged."""
         if self._main is None:
             known = self._known.main if self._known is not None else None
-            found = calibrate(reference, self._tolerance) if known is None else restore(reference, self._tolerance, known)
+            if known is None:
+                found = calibrate(reference, self._tolerance, ahead=False)
+            else:
+                found = restore(reference, self._tolerance, known)
             self._main = (reference, found)
+        return self._main[1]
+
+    def complete(self, distribution: str) -> Calibration:
+        """The workload's calibration once the reference's errors on a distribution are measured, which they were not."""
+        assert self._main is not None
+        reference, found = self._main
+        if distribution in found.unmeasured:
+            self._main = (reference, complete(reference, found, distribution))
         return self._main[1]
 
     def of_holdout(self, reference: Reference, main: Calibration) -> Calibration:
@@ -43,9 +54,18 @@ class KnownCalibrations:
         shape = shape_text(reference.workload)
         known = self._known.holdouts.get(shape) if self._known is not None else None
         found = calibrate(reference, self._tolerance, main) if known is None else restore(reference, self._tolerance, known)
-        if not reference.workload.name.endswith(BY_CHANCE):
-            self._found[shape] = keep_calibration(reference, found)
+        self._keep(reference, found)
         return found
+
+    def complete_holdout(self, reference: Reference, found: Calibration, distribution: str) -> Calibration:
+        """``found``, of a hold-out shape, once errors on a distribution are measured, on the workload."""
+        found = completed_as(self.complete(distribution), found)
+        self._keep(reference, found)
+        return found
+
+    def _keep(self, reference: Reference, found: Calibration) -> None:
+        if not reference.workload.name.endswith(BY_CHANCE):
+            self._found[shape_text(reference.workload)] = keep_calibration(reference, found)
 
     def encode(self) -> bytes:
         """What is known by now, for later evaluations; empty before the workload is calibrated."""

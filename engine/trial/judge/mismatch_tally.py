@@ -18,7 +18,7 @@ from engine.trial.judge.comparison import Errors, compared_exactly, spread_of
 from engine.trial.judge.mismatch_patterns import PERIODS, Sums, WrongCounts, observations
 from engine.trial.judge.policies import AllclosePolicy, Policy
 from engine.trial.judge.relative_errors import RelativeErrors
-from engine.trial.judge.tolerance import ORDER, strictest_class, within
+from engine.trial.judge.tolerance import ORDER, CheckResult, strictest_class, within
 
 BLOCK = 1 << 21
 """Elements of the reference that are looked at together."""
@@ -164,6 +164,17 @@ class MismatchTally:
         return Mismatch(
             self._name, self._shape, self._wrong, self._values.numel(), self._limit, observations(counts), tuple(chosen)
         )
+
+
+def with_evidence(
+    ruling: CheckResult, policy: Policy, distribution: str, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor],
+    names: Sequence[str], poisons: Sequence[int],
+) -> CheckResult:  # fmt: skip
+    """The refusal of outputs, with where they are wrong, and whether they were written at all."""
+    limit, classes = ruling.limit or policy.limit(distribution), policy.classes[distribution]
+    found = evidence(policy, ruling.errors, limit, outputs, expected, names, classes, poisons)
+    flaw = unwritten(outputs, expected, names, poisons) or ruling.errors.flaw
+    return replace(ruling, evidence=found, errors=replace(ruling.errors, flaw=flaw))
 
 
 def evidence(

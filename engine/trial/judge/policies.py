@@ -7,7 +7,7 @@ comparison, and pass outputs that ``class`` rejects.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -87,18 +87,20 @@ def make_policy(
     classes: Mapping[str, Mapping[str, RelativeErrors]],
     dtype: torch.dtype,
     dtypes: Sequence[torch.dtype] = (),
+    unmeasured: Collection[str] = (),
 ) -> Policy:
     """The policy named ``text``. Raises ProblemError for an unknown one. Of complex outputs the parts are compared.
 
-    ``dtypes``: the type of each output; the class policy judges each of several by itself.
+    ``dtypes``: the type of each output; the class policy judges each of several by itself. ``unmeasured``: distributions whose
+    errors in ``classes`` are the least that they can be.
     """
     each = tuple(dtypes) if len(dtypes) > 1 else ()
     dtype = dtype.to_real()
     match text.partition(":"):
         case ("class", "", ""):
-            return ClassPolicy(default, classes, dtype, each)
+            return ClassPolicy(default, classes, dtype, each, frozenset(unmeasured))
         case ("class", ":", name) if name in ("fp32", "tf32", "half"):
-            return ClassPolicy(PrecisionClass(name), classes, dtype, each)
+            return ClassPolicy(PrecisionClass(name), classes, dtype, each, frozenset(unmeasured))
         case ("crfm", "", ""):
             return AllclosePolicy("crfm", _CRFM, classes, dtype)
         case ("kernelbench", "", ""):

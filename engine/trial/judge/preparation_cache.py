@@ -23,7 +23,7 @@ from engine.toolchain.cache import write_atomically
 from engine.trial.judge import baseline_cache
 from engine.trial.judge.relative_errors import RelativeErrors
 
-_SCHEME = 3
+_SCHEME = 4
 MOST_AGE = timedelta(days=7)
 """A preparation that is older is done again."""
 _MOST_BYTES = 4 << 20
@@ -44,6 +44,8 @@ class KeptCalibration:
     """As in ``calibration.Calibration``."""
     fails_on_some: bool = False
     """As there."""
+    unmeasured: tuple[str, ...] = ()
+    """The distributions whose errors in ``classes`` are the least that they can be."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,10 @@ _REPLACING = frozenset("nan_to_num nansum isnan".split())
 """Operators that replace NaN, leave it out, or find it."""
 _BY_MASK = frozenset("where masked_fill".split())
 """Operators that choose by a mask."""
+_RECURRENT = frozenset(
+    "unsafe_split unsafe_chunk mkldnn_rnn_layer _cudnn_rnn _thnn_fused_lstm_cell _thnn_fused_gru_cell".split()
+)
+"""Further operators of recurrent layers, which run on any numbers."""
 
 
 def is_usable(distribution: str, operators: frozenset[str]) -> bool:
@@ -75,6 +79,11 @@ def is_usable(distribution: str, operators: frozenset[str]) -> bool:
     replacing = _REPLACING | _BY_MASK if plain & _REPLACING else frozenset()
     known = {INFINITIES: smooth | _SELECTING | {"nansum"}, NANS: smooth | replacing}
     return distribution not in SPECIAL or plain <= known[distribution]
+
+
+def computes_on_any_numbers(operators: frozenset[str]) -> bool:
+    """Whether a reference with these operators runs whatever numbers its inputs hold, with outputs of the same shapes."""
+    return {name.rstrip("_") for name in operators} <= _ARITHMETIC | _SMOOTH | _SELECTING | _TESTING | _RECURRENT
 
 
 def only_adds_and_multiplies(operators: frozenset[str]) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -16,7 +16,6 @@ from torch import nn
 
 from engine.domain.errors import DeviceError
 from engine.domain.memory_plan import ROOMY, MemoryPlan
-from engine.domain.mismatch import Mismatch
 from engine.domain.model import Device, Role
 from engine.domain.problem_format import FormatVerdict
 from engine.problem.constant_parameters import Varied
@@ -27,9 +26,10 @@ from engine.trial.judge.calibration import Calibration
 from engine.trial.judge.cases import Case, draws_alike, fresh_seed, output_names
 from engine.trial.judge.comparison import NO_ERROR
 from engine.trial.judge.draw import Draw, draws, has_outputs
+from engine.trial.judge.findings import Findings
 from engine.trial.judge.format_check import format_verdict, ruling_of_several
 from engine.trial.judge.guards import PATTERN, Guards
-from engine.trial.judge.mismatch_tally import evidence, unwritten
+from engine.trial.judge.mismatch_tally import with_evidence
 from engine.trial.judge.perturbations import OWN, can_change_some
 from engine.trial.judge.policies import AllclosePolicy
 from engine.trial.judge.reference_on_case import ReferenceOnCase
@@ -45,16 +45,6 @@ from engine.trial.shared import arena
 from engine.trial.shared.layout import NAN_BYTES, POISONS, operand_bytes, plan_layout
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """The result of checking one call: the policy's ruling, or the rule of the trial that was broken."""
-
-    ruling: CheckResult
-    violation: str = ""
-    partly: bool = False
-    """Whether only some of the inputs were perturbed."""
-
-
 class TestBed:
     """Arenas with copies (slots) of every operand, refilled for each call, as the memory plan says.
 
@@ -67,6 +57,8 @@ class TestBed:
         """``slots``: their number, if it is not the plan's."""
         self.reference = reference
         self.calibration = calibration
+        self.complete: Callable[[str], Calibration] | None = None
+        """Measures what ``calibration`` lacks on a distribution; needed if it lacks any."""
         self.device = device.label
         self.signature = reference.signature()
         self._names = output_names(reference)
@@ -290,16 +282,30 @@ class TestBed:
         if early is not None and early.passed:
             self.let_go(slot)
             return Findings(early, self._violation(slot, taken) or changed)
-        expected = self.expected(slot)
-        case = Case(self.draw_weights(), lambda: self._given(slot), expected, own=distribution == OWN)
-        asked = ReferenceOnCase(self.reference, case)
-        ruling = early or self.calibration.policy.rule(actual, expected, self._names, distribution, asked)
-        ruling = unless_undefined(ruling, asked, distribution)
-        if not ruling.passed:
-            ruling = replace(ruling, evidence=self._evidence(ruling, actual, expected, distribution, self._poisons[slot]))
-            if flaw := unwritten(actual, expected, self._names, self._poisons[slot]):
-                ruling = replace(ruling, errors=replace(ruling.errors, flaw=flaw))
+        ruling = self._ruling(slot, distribution, actual, early)
         return Findings(ruling, self._violation(slot, taken) or changed, self._drawn[slot].partly)
+
+    def _ruling(self, slot: int, distribution: str, actual: Sequence[torch.Tensor], early: CheckResult | None) -> CheckResult:
+        """The decision on the outputs of ``slot``, with evidence; what it lacks of the calibration is measured first.
+
+        Inputs on which the reference proves inaccurate are not judged.
+        """
+        if distribution not in self.calibration.distributions:
+            return CheckResult(NO_ERROR, passed=True)
+        case = Case(self.draw_weights(), lambda: self._given(slot), self.expected(slot), own=distribution == OWN)
+        asked, policy = ReferenceOnCase(self.reference, case), self.calibration.policy
+        ruling = early or policy.rule(actual, case.expected, self._names, distribution, asked)
+        if ruling.unmeasured:
+            del asked, case  # freed before another case is made
+            self._known = None
+            self.let_go(slot)
+            assert self.complete is not None
+            self.calibration = self.complete(distribution)
+            return self._ruling(slot, distribution, actual, None)
+        ruling = unless_undefined(ruling, asked, distribution)
+        if ruling.passed:
+            return ruling
+        return with_evidence(ruling, policy, distribution, actual, case.expected, self._names, self._poisons[slot])
 
     def _ruled_by_format(
         self, slot: int, distribution: str, actual: Sequence[torch.Tensor], *, compares: bool
@@ -323,14 +329,6 @@ class TestBed:
         """What the problem's own format says about the outputs of ``slot``. Raises what ``format_check`` raises."""
         limit = self.calibration.policy.limit(OWN)
         return format_verdict(self.reference, self.draw_weights(), self._given(slot), self.outputs(slot), limit)
-
-    def _evidence(
-        self, ruling: CheckResult, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], distribution: str,
-        poisons: Sequence[int],
-    ) -> tuple[Mismatch, ...]:  # fmt: skip
-        policy = self.calibration.policy
-        limit = ruling.limit or policy.limit(distribution)
-        return evidence(policy, ruling.errors, limit, outputs, expected, self._names, policy.classes[distribution], poisons)
 
     def _violation(self, slot: int, taken: Taken | None) -> str:
         """The rule of the trial that a call broke after or beside its outputs; empty if it broke none."""

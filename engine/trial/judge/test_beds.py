@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from engine.domain.errors import DeviceError, ProblemError
 from engine.domain.memory_plan import MemoryPlan, TooLarge, TrialProcesses, WorkloadMemory
@@ -129,7 +130,22 @@ class TestBeds:
             calibration = self.calibrations.of_workload(self._reference)
             release_unused(self._device)
             self._beds[self._reference] = TestBed(self._reference, calibration, self._device, plan)
+            self._beds[self._reference].complete = self.complete
         return self._beds[self._reference]
+
+    def complete(self, distribution: str) -> Calibration:
+        """Measure the reference's errors on a distribution, which the calibration lacks. Raises what ``calibrate`` does."""
+        found = self.calibrations.complete(distribution)
+        if self.in_use:
+            self._beds[self._reference].calibration = found
+        return found
+
+    def _complete_holdout(self, reference: Reference, distribution: str) -> Calibration:
+        """The same for a hold-out shape, whose limits on perturbed inputs are the workload's."""
+        self.complete(distribution)
+        found = self.calibrations.complete_holdout(reference, self._holdout_calibrations[reference], distribution)
+        self._holdout_calibrations[reference] = found
+        return found
 
     def holdout(self, workload: Workload) -> TestBed:
         """The bed of a hold-out shape, calibrated at first use."""
@@ -142,6 +158,7 @@ class TestBeds:
             self._holdout_calibrations[reference] = calibration
             release_unused(self._device)
             self._beds[reference] = TestBed(reference, calibration, self._device, self.plan, self.plan.holdout_slots)
+            self._beds[reference].complete = partial(self._complete_holdout, reference)
         return self._beds[reference]
 
     def calibrate_holdouts(self) -> None:

@@ -147,6 +147,8 @@ class CheckResult:
     own_errors: RelativeErrors | None = None
     """The reference's own errors on this case, if they are as large, and larger than any limit may be: nothing is known of the
     kernel then."""
+    unmeasured: bool = False
+    """Whether nothing is decided: the errors exceed the least that the limits can be, and those have not been measured."""
     undefined: str = ""
     """Why nothing is known of the kernel: the reference's outputs on this case are undefined."""
     evidence: tuple[Mismatch, ...] = ()
