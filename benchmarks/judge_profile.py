@@ -30,6 +30,7 @@ from engine.trial.judge import (
     devices,
     memory_room,
     perturbations,
+    perturbed_calibration,
     reference_on_case,
     test_bed,
 )
@@ -38,6 +39,7 @@ _COUNTED: tuple[tuple[Any, str], ...] = (
     (LoadedReference, "make_inputs"), (LoadedReference, "make_model"), (Reference, "call"), (Reference, "cast"),
     (Reference, "exact_of"), (Reference, "has_random_outputs"), (Reference, "independent_rows"), (Reference, "signature"),
     (calibration, "make_case"), (calibration, "class_errors"), (correctness_check, "make_case"),
+    (perturbed_calibration, "make_case"), (perturbed_calibration, "class_errors"),
     (class_errors, "compare_inexact"), (reference_on_case, "compared_exactly"), (cases, "perturb"), (perturbations, "perturb"),
     (test_bed.TestBed, "new_model"), (test_bed.TestBed, "release"), (test_bed.TestBed, "poison"),
     (test_bed.TestBed, "expected"), (test_bed.TestBed, "trespass"), (test_bed.TestBed, "check"),
@@ -120,12 +122,18 @@ def main() -> None:
     reference.exact_on_host, reference.exact_slices = plan.exact_on_host, plan.exact_slices
     print(plan)
     with profile.step("calibration"):
-        found = calibration.calibrate(reference, "class")
+        found = calibration.calibrate(reference, "class", ahead=False)
     with profile.step("test bed"):
         bed = test_bed.TestBed(reference, found, device, plan)
+
+    def complete(distribution: str) -> calibration.Calibration:
+        bed.calibration = calibration.complete(reference, bed.calibration, distribution)
+        return bed.calibration
+
+    bed.complete = complete
     with profile.step("trivial models"):
-        correctness_check.describe_check(reference, found)
-    for distribution in found.distributions:
+        correctness_check.describe_check(reference, found, complete)
+    for distribution in bed.calibration.distributions:
         with profile.step(f"right outputs on inputs: {distribution}"):
             _judge_right_outputs(bed, reference, distribution)
     if device.kind == "cuda":
