@@ -131,10 +131,13 @@ class _InFloat64(OperatorMode):  # type: ignore[no-untyped-call]
 
 
 def _convolution(func: Any, args: Sequence[Any], given: Mapping[str, object]) -> object:
+    """The convolution, its bias added at last: in three dimensions torch's own copies it for each sample and channel, which was
+    a quarter of a float64 run (KernelBench level 2, 90)."""
     x, weight, bias, stride, padding, dilation, transposed, _, groups = args
-    if transposed or not batched_convolution.suits(x, weight, stride, padding, dilation):
-        return func(*args, **given)
-    return batched_convolution.convolution(x, weight, bias, stride, padding, dilation, groups)
+    if not transposed and batched_convolution.suits(x, weight, stride, padding, dilation):
+        return batched_convolution.convolution(x, weight, bias, stride, padding, dilation, groups)
+    found = func(x, weight, None, *args[3:], **given)
+    return found if bias is None else found.add_(bias.reshape(-1, *[1] * (weight.dim() - 2)))
 
 
 @contextmanager

@@ -10,8 +10,10 @@ from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge import devices
 from engine.trial.judge.calibration import calibrate
+from engine.trial.judge.cases import fresh_seed
 from engine.trial.judge.correctness_check import describe_check
 from engine.trial.judge.memory_room import plans_for, reserve_for_checks
+from engine.trial.judge.perturbations import perturb
 from engine.trial.judge.test_bed import TestBed as Bed
 
 pytestmark = pytest.mark.gpu
@@ -56,12 +58,15 @@ def test_what_a_check_needs_is_reserved_before_it() -> None:
     import torch
 
     reference, device = Reference(catalog.find("softmax"), LARGE, "cuda:0"), devices.describe("cuda:0")
-    memory = plans_for(reference, device, 0, TrialProcesses())
     torch.cuda.empty_cache()
-    before, held = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
-    reserve_for_checks(memory, device)
-    assert torch.cuda.memory_reserved() - before >= memory.needs.exact_peak
+    held = torch.cuda.memory_allocated()
+    reserve_for_checks(reference, device)
+    reserved = torch.cuda.memory_reserved()
     assert torch.cuda.memory_allocated() == held
+    for distribution in ("own", "negated"):
+        model, seed = reference.judged_model(1, sample=True), fresh_seed()
+        reference.exact_of(model, lambda d=distribution, s=seed: perturb(reference.inputs(s), d))  # type: ignore[misc]
+        assert torch.cuda.memory_reserved() == reserved
 
 
 @pytest.mark.parametrize("name", catalog.shipped_names())

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.problem import batched_convolution
+from engine.problem import batched_convolution, precision
 
 
 @st.composite
@@ -52,3 +52,22 @@ def test_equals_torch_s_convolution(case: dict[str, object], at_a_time: int) -> 
 def test_many_small_samples_suit(samples: int, channels: int, side: int, suits: bool) -> None:
     x, weight = torch.empty(samples, channels, side, side, device="meta"), torch.empty(8, channels, 3, 3, device="meta")
     assert batched_convolution.suits(x, weight, (1, 1), (1, 1), (1, 1)) is suits
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_a_bias_is_added_at_last(dims: int, transposed: bool) -> None:
+    """In float64 on a GPU, whatever torch would do with it: also without a batch dimension."""
+    x, bias = torch.randn(2, 4, *[6] * dims, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    weight = torch.randn(4, 2, *[3] * dims, dtype=torch.float64)
+    settings = [1] * dims, [1] * dims, [1] * dims, transposed, [0] * dims, 2
+    asked: list[object] = []
+
+    def func(*given: object) -> torch.Tensor:
+        asked.append(given[2])
+        return torch.ops.aten.convolution.default(*given)  # type: ignore[no-any-return]
+
+    for added in (bias, None):
+        found = precision._convolution(func, (x, weight, added, *settings), {})
+        torch.testing.assert_close(found, torch.convolution(x, weight, added, *settings), rtol=1e-12, atol=1e-12)
+    assert asked == [None, None]

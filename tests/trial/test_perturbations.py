@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from engine.domain.model import Workload
 from engine.ideas.prompts.context import PERTURBED
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge import structure
+from engine.trial.judge import devices, loaded_ahead, structure
 from engine.trial.judge.calibration import Calibration, calibrate
 from engine.trial.judge.candidate_distributions import candidates
 from engine.trial.judge.cases import make_case, output_names
@@ -848,3 +849,25 @@ def test_no_quantisation_of_tied_inputs_has_to_round_halves(steps: int) -> None:
     for largest in (tied.abs().amax(), tied.abs().amax(1, keepdim=True)):
         scaled = steps * tied / largest
         assert float((scaled.frac().abs().nan_to_num() - 0.5).abs().min()) > 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("at_a_time", [7, 1 << 24])
+def test_zeros_are_counted_exactly(dtype: torch.dtype, at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A norm in half precision would count to 2048, or overflow."""
+    monkeypatch.setattr(structure, "_COUNTED_EXACTLY", at_a_time)
+    numbers = torch.randn(300, 1001).to(dtype)
+    numbers[::3, ::7] = -0.0
+    numbers[0, 1], numbers[0, 2] = math.nan, math.inf
+    assert structure._zeros(numbers) == int((numbers == 0).sum()) > 10_000
+
+
+def test_loading_kernels_ahead_draws_from_no_generator_of_the_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs are drawn again from their seeds meanwhile."""
+    tried: list[str] = []
+    monkeypatch.setattr(loaded_ahead, "perturb", lambda given, name, seed: tried.append(name) or perturb(given, name, seed))
+    before = torch.get_rng_state()
+    loaded_ahead._perturb_all("cpu")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert tried == list(PERTURBATIONS)
+    assert loaded_ahead.load_perturbations(devices.describe("cpu")) is None

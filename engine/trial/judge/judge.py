@@ -31,6 +31,7 @@ from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.host_client import Host
 from engine.trial.judge.interleaving import HOT, CacheFlush, Contestants, PairSetup, Probe
 from engine.trial.judge.judge_tools import JudgeTools
+from engine.trial.judge.loaded_ahead import load_perturbations
 from engine.trial.judge.measurement import by_workload, doubted_if_unlike
 from engine.trial.judge.memory_room import needs_of
 from engine.trial.judge.module_weights import ModuleWeights
@@ -79,6 +80,7 @@ class Judge:
         each = opened.each()
         if opened.prepares:
             self._pool.launch()  # the hosts import torch while the problem is loaded
+            load_perturbations(self.device)
         if opened.device == "cpu":
             torch.set_num_threads(self.device.units)
         self._bounds = stopping.PAIRS[self.device.kind]

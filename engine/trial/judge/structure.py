@@ -78,10 +78,25 @@ def _has_zeros_to_keep(tensor: torch.Tensor) -> bool:
         return True
     if tensor.numel() < _LARGE:
         return not bool(tensor.all())
-    zeros = sum(read_numbers([(block == 0).sum() for (block,) in in_blocks(tensor, own_type=True)]))
-    return zeros > _BY_CHANCE * tensor.numel()
+    return _zeros(tensor) > _BY_CHANCE * tensor.numel()
 
 
+def _zeros(tensor: torch.Tensor) -> int:
+    """How many elements are zero, exactly, in one pass over memory.
+
+    The norm of order 0 counts the others, in float32: that holds every whole number up to ``_COUNTED_EXACTLY``. Summing
+    booleans converts each to an int64 first: on an H200 11 ms for 1.6e9 numbers, of 48 for drawing and checking them.
+    """
+    found = 0
+    for (block,) in in_blocks(tensor, own_type=True):
+        wide = None if block.dtype is torch.float64 else torch.float32
+        counts = [torch.linalg.vector_norm(part, 0, dtype=wide) for part in torch.split(block, _COUNTED_EXACTLY)]
+        found += block.numel() - sum(map(int, read_numbers(counts)))
+    return found
+
+
+_COUNTED_EXACTLY = 1 << 24
+"""Elements up to which float32 counts."""
 _LARGE = 1 << 25
 """Elements from which on zeros can be chance."""
 _BY_CHANCE = 2.0**-22

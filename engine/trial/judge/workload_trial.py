@@ -178,7 +178,7 @@ class WorkloadTrial:
         self._checked = None
         bed = self.bed()
         self._tools.weights.renew(bed, candidate, scalars=True)
-        reserve_for_checks(self.beds.memory, self._tools.device)
+        reserve_for_checks(self.reference, self._tools.device)
         self._tools.pool.prestart(prestarted)
         self.load(runner, candidate)
         self.baselines.start_ahead({KERNEL: candidate.contract})
