@@ -14,7 +14,7 @@ from torch import Tensor
 
 LEAST_SAMPLES = 64
 """Fewer are left to torch."""
-MOST_OF_A_SAMPLE = 1 << 20
+MOST_OF_A_SAMPLE = 1 << 21
 """Elements of a sample's windows; the product of a larger one takes longer than what launches it."""
 _AT_A_TIME = 1 << 25
 """Elements of the windows that are copied at a time: 256 MiB in float64."""

@@ -10,10 +10,9 @@ from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge import devices
 from engine.trial.judge.calibration import calibrate
-from engine.trial.judge.cases import fresh_seed
 from engine.trial.judge.correctness_check import describe_check
-from engine.trial.judge.memory_room import plans_for, reserve_for_checks
-from engine.trial.judge.perturbations import perturb
+from engine.trial.judge.judged_calls import rehearse_check
+from engine.trial.judge.memory_room import plans_for
 from engine.trial.judge.test_bed import TestBed as Bed
 
 pytestmark = pytest.mark.gpu
@@ -54,19 +53,24 @@ def test_a_check_takes_no_more_than_planned(exact_on_host: bool, keeps_inputs: b
     bed.close()
 
 
-def test_what_a_check_needs_is_reserved_before_it() -> None:
+def test_what_a_check_needs_is_taken_before_it() -> None:
     import torch
 
     reference, device = Reference(catalog.find("softmax"), LARGE, "cuda:0"), devices.describe("cuda:0")
+    plan = MemoryPlan(1, keeps_inputs=False, keeps_processes=False, copies_on_host=False, exact_on_host=False)
+    bed = Bed(reference, calibrate(reference, "class", ahead=False), device, plan)
     torch.cuda.empty_cache()
     held = torch.cuda.memory_allocated()
-    reserve_for_checks(reference, device)
+    rehearse_check(bed)
     reserved = torch.cuda.memory_reserved()
     assert torch.cuda.memory_allocated() == held
     for distribution in ("own", "negated"):
-        model, seed = reference.judged_model(1, sample=True), fresh_seed()
-        reference.exact_of(model, lambda d=distribution, s=seed: perturb(reference.inputs(s), d))  # type: ignore[misc]
-        assert torch.cuda.memory_reserved() == reserved
+        bed.refill(0, distribution)
+        earlier = bed.take_outputs(0, alone=True)
+        bed.expected(0)
+        del earlier
+        assert torch.cuda.memory_reserved() - reserved <= reserved // 64
+    bed.close()
 
 
 @pytest.mark.parametrize("name", catalog.shipped_names())

@@ -22,7 +22,6 @@ from engine.domain.memory_plan import (
 from engine.domain.memory_planning import is_short_of_memory, plans
 from engine.domain.model import Device, Operand, Role
 from engine.problem.reference import Reference
-from engine.trial.judge.cases import fresh_seed
 from engine.trial.shared.layout import ALIGNMENT, GUARD, nbytes
 
 _CONTEXT = 600 << 20
@@ -117,14 +116,3 @@ def release_unused(device: Device) -> None:
     """Give back what torch keeps for later tensors on a GPU: lent memory and the processes of a trial cannot use it."""
     if device.kind == "cuda":
         torch.cuda.empty_cache()
-
-
-def reserve_for_checks(reference: Reference, device: Device) -> None:
-    """Run the reference in float64 once, so that torch takes from a GPU what a check needs before other processes start there.
-
-    While they create their contexts, mapping a few GiB takes most of a second on an H200. Before, 18 GiB took 0.07 s. One
-    reservation of that size does not do: tensors that live at a time need blocks of their own sizes. Raises ProblemError.
-    """
-    if device.kind == "cuda" and not reference.exact_on_host:
-        model = reference.judged_model(fresh_seed(), sample=True)
-        reference.exact_of(model, lambda: reference.inputs(fresh_seed()))

@@ -26,10 +26,10 @@ from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.fused_comparison import compile_ahead
 from engine.trial.judge.interleaving import Contestants, run_pair
 from engine.trial.judge.judge_tools import JudgeTools
-from engine.trial.judge.judged_calls import CheckTally, check_workspace, difference_of_calls, judged_call
+from engine.trial.judge.judged_calls import CheckTally, check_workspace, difference_of_calls, judged_call, rehearse_check
 from engine.trial.judge.known_calibrations import KnownCalibrations, shape_text
 from engine.trial.judge.measurement import MeasurementReport
-from engine.trial.judge.memory_room import needs_of, release_unused, reserve_for_checks
+from engine.trial.judge.memory_room import needs_of, release_unused
 from engine.trial.judge.mismatch_tally import on_holdout
 from engine.trial.judge.perturbations import AT_ENDS, OWN
 from engine.trial.judge.runner_client import RunnerClient
@@ -178,7 +178,7 @@ class WorkloadTrial:
         self._checked = None
         bed = self.bed()
         self._tools.weights.renew(bed, candidate, scalars=True)
-        reserve_for_checks(self.reference, self._tools.device)
+        rehearse_check(bed)
         self._tools.pool.prestart(prestarted)
         self.load(runner, candidate)
         self.baselines.start_ahead({KERNEL: candidate.contract})
