@@ -134,8 +134,13 @@ class Result:
         return re.sub(r"\d[\d.e+-]*", "N", re.sub(r"^(?:call \d+|\S+\.py:?|\w+:|[\d.]+ s) ", "", reason))[:90]
 
 
-async def judge(request: Request, client: JudgeClient | None = None) -> Result:
-    """The result, whatever happens in judging. ``client``: a judge that was started before, for its device."""
+async def judge(
+    request: Request, client: JudgeClient | None = None, answer: Callable[[Result], None] = lambda _: None
+) -> Result:
+    """The result, whatever happens in judging. ``client``: a judge that was started before, for its device.
+
+    ``answer`` gets the verdict before the processes are ended that gave it, if it comes to one.
+    """
     base = Result(request.name, request.device, request.kernel, Status.FAILED)
     try:
         problem, workloads = find_problem(request)
@@ -163,7 +168,9 @@ async def judge(request: Request, client: JudgeClient | None = None) -> Result:
                 found = _checked(base, await bench.check(kernel))
             else:
                 found = result_of(base, await bench.attempt(kernel))
-            return _with_trivial(found, bench.preparation.gate)
+            found = _with_trivial(found, bench.preparation.gate)
+            answer(found)
+            return found
     except (ProblemError, KernelCodeError) as error:
         return replace(base, status=refusal(str(error)), reason=short(str(error)))
     except EspalierError as error:

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from dataclasses import asdict
 
-from benchmarks.kernelbench_judging import Request, judge
+from benchmarks.kernelbench_judging import Request, Result, judge
 from engine.trial.client import JudgeClient, StartHosts
 
 JUDGE = "--judge"
@@ -125,8 +125,16 @@ async def _judge_what_comes(device: str) -> None:
         if device != "cpu":
             await client.start(device, StartHosts.NOW if len(os.sched_getaffinity(0)) >= _IDLE_CORES else StartHosts.WHEN_ASKED)
         line = await asyncio.to_thread(sys.stdin.readline)
+        answered: list[Result] = []
+
+        def answer(found: Result) -> None:
+            answered.append(found)
+            print(json.dumps(found.to_json()), flush=True)
+
         if line:
-            print(json.dumps((await judge(Request(**json.loads(line)), client)).to_json()), flush=True)
+            found = await judge(Request(**json.loads(line)), client, answer)
+            if not answered:
+                answer(found)
     finally:
         await client.close()
 

@@ -186,13 +186,10 @@ def _default_device(kernel: KernelCode) -> str | None:
     return {Dialect.CPP: "cpu", Dialect.CUDA: "cuda:0", Dialect.TRITON: "cuda:0"}.get(kernel.dialect)
 
 
-async def evaluate_here(wanted: EvaluationRequest, say: Say, tell: Tell = lambda found, of: None) -> Evaluation:
-    """Evaluate one kernel in the running event loop. Cancelling it ends the trial. Raises EspalierError.
-
-    ``tell`` receives each of several variants once it has its verdict, and the tunables of all.
-    """
+async def evaluate_here(wanted: EvaluationRequest, say: Say) -> Evaluation:
+    """Evaluate one kernel in the running event loop. Cancelling it ends the trial. Raises EspalierError."""
     async with bench_for(wanted, say) as bench:
-        return await evaluate_on(bench, wanted, tell)
+        return await evaluate_on(bench, wanted)
 
 
 def bench_for(wanted: EvaluationRequest, say: Say) -> AbstractAsyncContextManager[Workbench]:
@@ -215,7 +212,10 @@ def _kernels_of(wanted: EvaluationRequest, device: Device, signature: Signature)
 
 
 async def evaluate_on(bench: Workbench, wanted: EvaluationRequest, tell: Tell = lambda found, of: None) -> Evaluation:
-    """Evaluate one kernel on a bench that may serve several, with one preparation. Raises EspalierError."""
+    """Evaluate one kernel on a bench that may serve several, with one preparation. Raises EspalierError.
+
+    ``tell`` receives each of several variants once it has its verdict, and the tunables of all.
+    """
     build_ahead(bench, [wanted])
     tried: list[Variant] = []
     every = _tunable_choices(wanted, bench.device, bench.signature)

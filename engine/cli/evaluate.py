@@ -17,7 +17,6 @@ from engine.api.evaluation import (
     Variant,
     bench_for,
     build_ahead,
-    evaluate_here,
     evaluate_on,
     request,
 )
@@ -82,14 +81,21 @@ def evaluate(problem: str, kernels: tuple[Path, ...], as_json: bool, **given: An
         end(_evaluate_each(problem, kernels, given, as_json=as_json))
         return
     wanted = _request(problem, kernels[0], given)
-    evaluation = drive(lambda printer: evaluate_here(wanted, printer.show, _nothing if as_json else partial(_tell, printer)))
-    if as_json:
-        show_json(_json_object(evaluation))
-    else:
-        show(_lines(evaluation))
-        if not quiet():
-            show([f"next: {_next_step(problem, wanted, evaluation)}"])
-    end(_exit_status(evaluation))
+    end(drive(lambda printer: _evaluate_one(problem, wanted, printer, as_json=as_json)))
+
+
+async def _evaluate_one(problem: str, wanted: EvaluationRequest, printer: ProgressPrinter, *, as_json: bool) -> int:
+    """Evaluate a kernel, and print its verdict before the processes of the trial end; the exit status."""
+    async with bench_for(wanted, printer.show) as bench:
+        evaluation = await evaluate_on(bench, wanted, _nothing if as_json else partial(_tell, printer))
+        printer.clear()
+        if as_json:
+            show_json(_json_object(evaluation))
+        else:
+            show(_lines(evaluation))
+            if not quiet():
+                show([f"next: {_next_step(problem, wanted, evaluation)}"])
+    return _exit_status(evaluation)
 
 
 def _nothing(found: Variant, of: Sequence[Mapping[str, int]]) -> None:
