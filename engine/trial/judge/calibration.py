@@ -129,6 +129,8 @@ class _OwnCases:
     several: str = ""
     seconds: float = 0.0
     """How long the last case took."""
+    exact_s: float = 0.0
+    """How long its inputs and float64 outputs took."""
 
 
 def complete(reference: Reference, found: Calibration, distribution: str) -> Calibration:
@@ -185,8 +187,9 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None, *
     several = found.several if against_float64 else ""
     fails = main is not None and main.fails_on_some
     if main is None and against_float64 and not (several and policy.limit(OWN).rel_fro > HOPELESS):
-        chosen = _affordable(candidates(reference), found)
-        if not ahead and can_wait(reference):
+        waits = not ahead and can_wait(reference)
+        chosen = _affordable(candidates(reference), found.exact_s if waits else found.seconds, notes)
+        if waits:
             later = without_alternatives(chosen)
             classes |= least_errors(reference, own, later)
             unmeasured = frozenset(later)
@@ -237,6 +240,7 @@ def _own_cases(reference: Reference, default: PrecisionClass, main: Calibration 
         if trial >= _SEEDS and (began - since > _SLOW_S or not _varies(known, default, output_dtype(reference))):
             break
         case = make_case(reference, OWN)
+        known.exact_s = time.monotonic() - began
         if trial == 0 and reference.has_random_outputs(case.model, case.inputs):
             raise ProblemError(
                 f"{reference.problem.name}: the reference's output depends on random numbers drawn in forward, no kernel can "
@@ -264,14 +268,15 @@ def _varies(known: _OwnCases, allowed: PrecisionClass, dtype: torch.dtype) -> bo
     return dtype.is_floating_point and error_limit(allowed, known.classes, dtype).rel_fro > _VARIES
 
 
-def _affordable(names: Sequence[str], found: _OwnCases) -> list[str]:
-    """The perturbations to try: all of them, or as many as fit ``_PERTURBED_S``, chosen at random; a note says so."""
-    most = max(LEAST_PERTURBED, int(_PERTURBED_S / max(found.seconds, 1e-3)))
+def _affordable(names: Sequence[str], seconds: float, notes: list[str]) -> list[str]:
+    """The perturbations to try: all of them, or as many as fit ``_PERTURBED_S``, chosen at random; a note says so.
+
+    ``seconds``: what each takes the reference.
+    """
+    most = max(LEAST_PERTURBED, int(_PERTURBED_S / max(seconds, 1e-3)))
     if most >= len(names):
         return list(names)
-    found.notes.append(
-        f"a case takes the reference {found.seconds:.0f} s: {most} of {len(names)} kinds of perturbed inputs are tried"
-    )
+    notes.append(f"a case takes the reference {seconds:.1f} s: {most} of {len(names)} kinds of perturbed inputs are tried")
     chosen = set(random.SystemRandom().sample(list(names), most))
     return [name for name in names if name in chosen]
 
