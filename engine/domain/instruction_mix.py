@@ -76,8 +76,8 @@ def _limit(sol: SpeedOfLight | None, mix: Mapping[str, int]) -> Iterator[str]:
     share = f"{sol.fraction * 100:.0f}% of {'copy bandwidth' if memory else f'the peak of {unit}'}"
     limit = "memory" if memory else "arithmetic"
     if sol.fraction < _FAR:
-        why = "excess traffic or latency" if memory else "another unit, latency or excess work"
-        yield f"far from the problem's limit, {limit}: {share}; {why} limits it"
+        why = "excess memory traffic or latency" if memory else "another unit, latency or excess work"
+        yield f"far from the problem's limit, {limit}: {share}; likely cause: {why}"
     else:
         yield f"bound by {limit}: {share}"
 

@@ -18,7 +18,8 @@ MEMORY = SpeedOfLight("bytes", 50.0, 0.41)
     ("given", "words"),
     [
         ({}, ""),
-        ({"sol": MEMORY}, "far from the problem's limit, memory: 41% of copy bandwidth; excess traffic or latency limits it."),
+        ({"sol": MEMORY},
+         "far from the problem's limit, memory: 41% of copy bandwidth; likely cause: excess memory traffic or latency."),
         ({"sol": SpeedOfLight("bytes", 50.0, 0.93)}, "bound by memory: 93% of copy bandwidth."),
         ({"sol": SpeedOfLight("bytes", 50.0, 0.012)},
          "bound by instructions or latency, not by memory: 1.2% of copy bandwidth."),
@@ -39,7 +40,7 @@ MEMORY = SpeedOfLight("bytes", 50.0, 0.41)
          "b: 255 registers, 44 bytes spilled, room for 8 warps a multiprocessor; a: 16 registers, no spills."),
         ({"mix": {"total": 10, "LDG": 4, "LDG.128": 1}}, "1 of 4 global loads are 128 bit."),
         ({"mix": NAIVE, "sol": MEMORY, "conditions": ("cold caches",)},
-         "far from the problem's limit, memory: 41% of copy bandwidth; excess traffic or latency limits it; "
+         "far from the problem's limit, memory: 41% of copy bandwidth; likely cause: excess memory traffic or latency; "
          "no wide loads: 0 of 96 global loads "
          "are 128 bit; no wide stores: 0 of 5 global stores are 128 bit; "
          "barriers: 4 of a block; 82 FFMA, 17 MUFU among 567 instructions; measured with cold caches."),

@@ -61,7 +61,7 @@ def test_pairs_that_differ_too_much_to_tell_a_speedup_are_a_doubt() -> None:
 def test_a_doubt_is_no_condition() -> None:
     found = REPORT.of_kernel("precise", [pair(0, 6, wall_us=9000.0)], RATIOS, ("eager cached",))
     assert not found.corroborated
-    assert found.doubts == ("not corroborated: the judge's clock measured more time than the runner claims",)
+    assert found.doubts == ("not corroborated: the judge's clock measured more time than the kernel's process reports",)
     assert found.conditions == ("cold caches", "eager cached")
 
 

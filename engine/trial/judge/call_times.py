@@ -63,7 +63,7 @@ def claim_flaw(claims: ClaimedTimes, wall_us: float, *, trusted: bool) -> str:
     """Why a runner's times are impossible; empty if they are not."""
     times = (claims.device_us, claims.idle_us, claims.enqueue_us)
     if not all(0 <= c < 1e12 for c in times) or not (trusted or claims.device_us >= _LEAST_US):
-        return f"the runner claims an impossible time ({claims.device_us} µs)"
+        return f"the kernel's process reports an impossible time ({claims.device_us} µs)"
     if claims.device_us > wall_us * 1.02 + 50:
-        return f"the runner claims {claims.device_us:.0f} µs, more than the {wall_us:.0f} µs of the judge's clock"
+        return f"the kernel's process reports {claims.device_us:.0f} µs, more than the {wall_us:.0f} µs of the judge's clock"
     return ""

@@ -44,7 +44,7 @@ def timing_doubts(
     claim_counts = not any(p.cost.median_us for p in pairs)
     blatant_us = max(_BLATANT_US, _BLATANT_SHARE * counted.value)
     if claim_counts and hidden_us(pairs) > (blatant_us if sure else 0.0):
-        doubts.append("not corroborated: the judge's clock measured more time than the runner claims")
+        doubts.append("not corroborated: the judge's clock measured more time than the kernel's process reports")
     if statistics.median(t.idle_us for t in times) > _BUSY_SHARE * counted.value + _BUSY_US:
         doubts.append("the device was still busy after the kernel's last event")
     rest_us = statistics.median(t.after_us for p in pairs for t in p.times[NULL])

@@ -298,7 +298,7 @@ def explained(pairs: Sequence[PairTimes]) -> list[str]:
     if cost := statistics.median(p.cost.median_us for p in pairs):
         jitter = statistics.median(p.cost.jitter_us for p in pairs)
         clocks = f"by the judge's clock, less {cost:.0f} ± {jitter:.0f} µs for the call"
-        lines.append(f"{clocks}; the runner claims {claimed:.1f} µs")
+        lines.append(f"{clocks}; the kernel's process reports {claimed:.1f} µs")
         if _are_late(times):
             lines.append("not enqueued whole before it starts: the judge's clock adds up to half a millisecond to each call")
     elif counted > claimed:
