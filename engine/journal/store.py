@@ -289,7 +289,8 @@ def _undeletable_error(folder: Path, error: OSError) -> JournalUnwritable:
 def delete(folder: Path) -> None:
     """Delete a session: its journal, torn lines, blobs, inbox, its record of trust, and the folder if it is empty then.
 
-    A folder among the blobs or in the inbox is not part of a session, and stays.
+    A folder among the blobs or in the inbox is not part of a session, and stays. The journal goes last: what a killed command
+    leaves is still a session, and can be deleted.
     Raises JournalError if the folder is not a session, JournalLocked while a process writes it, JournalUnwritable.
     """
     if not is_session(folder):
@@ -297,10 +298,11 @@ def delete(folder: Path) -> None:
     require_deletable(folder)
     lock = WriterLock(folder)
     try:
-        own = [folder / journal.NAME, *folder.glob(f"{TORN}-*"), folder / LOCK]
+        own = [*folder.glob(f"{TORN}-*")]
         kept = [folder / BLOBS, folder / INBOX]
         inner = [path for place in kept if place.is_dir() and not place.is_symlink() for path in place.iterdir()]
         own += [path for path in inner if path.is_symlink() or not path.is_dir()]
+        own += [folder / journal.NAME, folder / LOCK]
         for path in own:
             path.unlink(missing_ok=True)
         for place in (*kept, folder):

@@ -7,6 +7,9 @@ prompts are not paid for twice.
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +23,12 @@ from engine.domain.state import SessionState
 from engine.export import bundle
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
+from engine.journal.lock import unwritable_error
 from engine.session import trust
+
+
+_ASIDE = ".fork-"
+"""Begins the name of a folder that a killed fork leaves."""
 
 
 def after_round(entries: Sequence[Entry], number: int) -> int:
@@ -61,13 +69,11 @@ def fork(folder: Path, position: int, target: Path | None = None, *, recall: boo
     if strategy is not None:
         settings = replace(settings, strategy=strategy)
     first = replace(opened, settings=settings, forked_from=f"{folder.name} after {entries[-1].seq + 1} events")
-    copy = journal.Journal.create(target)
+    with journal.Journal.create(target) as empty:
+        blobs = empty.blobs
     try:
-        with copy:
-            missing = [name for name in bundle.payloads(entries, original) if not _copied(name, original, copy.blobs)]
-            for entry in entries:
-                event = first if entry.seq == 0 else entry.event
-                copy.append((event,), entry.by, partial(float, entry.at))
+        missing = [name for name in bundle.payloads(entries, original) if not _copied(name, original, blobs)]
+        _write_whole(target, [replace(entries[0], event=first), *entries[1:]])
     except BaseException:
         with contextlib.suppress(EspalierError):
             store.delete(target)  # what was copied cannot be opened
@@ -75,6 +81,23 @@ def fork(folder: Path, position: int, target: Path | None = None, *, recall: boo
     if trusted:
         trust.made_here(target, advance(SessionState(), entries))
     return Fork(target, tuple(missing))
+
+
+def _write_whole(folder: Path, entries: Sequence[Entry]) -> None:
+    """The journal of these entries, in place of the empty one: a fork that is killed leaves no shorter session.
+
+    Raises JournalUnwritable.
+    """
+    try:
+        for left in folder.glob(f"{_ASIDE}*"):
+            shutil.rmtree(left)
+        with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=folder) as aside:
+            with journal.Journal.create(Path(aside)) as copy:
+                for entry in entries:
+                    copy.append((entry.event,), entry.by, partial(float, entry.at))
+            os.replace(Path(aside) / journal.NAME, folder / journal.NAME)
+    except OSError as error:
+        raise unwritable_error(folder, error) from error
 
 
 def _copied(name: Blob, original: Blobs, copy: Blobs) -> bool:
