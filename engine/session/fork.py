@@ -26,7 +26,6 @@ from engine.journal.blobs import Blobs
 from engine.journal.lock import unwritable_error
 from engine.session import trust
 
-
 _ASIDE = ".fork-"
 """Begins the name of a folder that a killed fork leaves."""
 
