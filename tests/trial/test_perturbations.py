@@ -812,6 +812,19 @@ def test_a_matrix_of_one_number_keeps_neither_zeros_nor_symmetry(number: float) 
     assert not torch.equal(edges, edges.mT)
 
 
+@pytest.mark.parametrize("missed", [0, -1])
+def test_a_softmax_without_an_end_in_its_maximum_overflows(missed: int) -> None:
+    """Both ends were raised alike: the maximum of the others stood for the missed one."""
+    kept = slice(1, None) if missed == 0 else slice(None, -1)
+    wrong = 0
+    for _ in range(60):
+        (x,) = perturb((torch.rand(4, 64),), "edges")
+        assert isinstance(x, torch.Tensor)
+        found = torch.exp(x - x[:, kept].amax(1, keepdim=True))
+        wrong += not torch.equal((found / found.sum(1, keepdim=True)).isfinite(), torch.ones(4, 64, dtype=torch.bool))
+    assert wrong >= 4, "one draw in four shows it"
+
+
 @pytest.mark.parametrize(("zeros", "kept"), [(2, False), (3, True)])
 def test_a_few_zeros_of_a_large_tensor_are_chance(monkeypatch: pytest.MonkeyPatch, zeros: int, kept: bool) -> None:
     """``torch.rand`` draws some, and keeping them took as long as any perturbation."""
@@ -833,7 +846,7 @@ def test_a_dimension_of_one_place_has_no_edge(shape: tuple[int, ...], distributi
         (edges,) = perturb((given,), distribution)
         raised = (edges - given).round()
         assert bool((raised == 0).any())
-        assert len(raised.unique()) <= 2, "each place is raised once"
+        assert len(raised.unique()) <= 3, "each place is raised once, by one of two numbers"
 
 
 def test_prompts_have_words_for_every_perturbation() -> None:

@@ -113,15 +113,16 @@ _MANY = 64
 
 
 def _at_edges(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
-    """The first and the last place of a random dimension are raised by 1000: a loop that misses one shows.
+    """The first and the last place of a random dimension are raised, one by 1000 and one by 750: a loop that misses one shows.
 
+    A maximum that misses the larger one is no bound for it, and an exponential overflows.
     Not of a dimension of one place: an offset of the whole tensor is no edge, and ``shifted`` and ``raised`` have it.
     """
     return _edges_raised(tensor, rng, 1000.0)
 
 
 def _at_edges_by_largest(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
-    """The same, raised by the largest magnitude times a factor from 3 to 8."""
+    """The same, raised by the largest magnitude times a factor from 3 to 8, one of them by three quarters of that."""
     return _edges_raised(tensor, rng, float(largest(tensor)) * rng.uniform(3, 8) if tensor.numel() else 0.0)
 
 
@@ -129,9 +130,9 @@ def _edges_raised(tensor: torch.Tensor, rng: Random, by: float) -> torch.Tensor:
     lines = [dim for dim, length in enumerate(tensor.shape) if length > 1]
     if not tensor.numel() or not lines:
         return tensor
-    dim = rng.choice(lines)
+    dim, largest_at = rng.choice(lines), rng.choice((0, -1))
     for place in (0, -1):
-        tensor.select(dim, place).add_(by)
+        tensor.select(dim, place).add_(by if place == largest_at else 0.75 * by)
     return tensor
 
 
