@@ -51,7 +51,7 @@ all can be exact by luck. fp32 allows ten times this."""
 _SLOW_S = 5.0
 """A case that takes longer is not repeated with another seed."""
 _PERTURBED_S = 20.0
-"""Seconds for all kinds of perturbed inputs."""
+"""Seconds of the reference for all kinds of perturbed inputs: to measure its errors, and as many to check a kernel."""
 
 _USUAL = {PrecisionClass.FP32: 1e-3, PrecisionClass.TF32: 2e-2, PrecisionClass.HALF: 5e-2}
 """Errors of a class up to this are arithmetic's; larger ones are looked into."""
@@ -188,7 +188,8 @@ def _calibrate(reference: Reference, tolerance: str, main: Calibration | None, *
     fails = main is not None and main.fails_on_some
     if main is None and against_float64 and not (several and policy.limit(OWN).rel_fro > HOPELESS):
         waits = not ahead and can_wait(reference)
-        chosen = _affordable(candidates(reference), found.exact_s if waits else found.seconds, notes)
+        each, most = (found.exact_s, 2 * _PERTURBED_S) if waits else (found.seconds, _PERTURBED_S)
+        chosen = _affordable(candidates(reference), each, most, notes)
         if waits:
             later = without_alternatives(chosen)
             classes |= least_errors(reference, own, later)
@@ -268,15 +269,12 @@ def _varies(known: _OwnCases, allowed: PrecisionClass, dtype: torch.dtype) -> bo
     return dtype.is_floating_point and error_limit(allowed, known.classes, dtype).rel_fro > _VARIES
 
 
-def _affordable(names: Sequence[str], seconds: float, notes: list[str]) -> list[str]:
-    """The perturbations to try: all of them, or as many as fit ``_PERTURBED_S``, chosen at random; a note says so.
-
-    ``seconds``: what each takes the reference.
-    """
-    most = max(LEAST_PERTURBED, int(_PERTURBED_S / max(seconds, 1e-3)))
+def _affordable(names: Sequence[str], each_s: float, within_s: float, notes: list[str]) -> list[str]:
+    """The perturbations to try: all of them, or as many as the time allows, chosen at random; a note says so."""
+    most = max(LEAST_PERTURBED, int(within_s / max(each_s, 1e-3)))
     if most >= len(names):
         return list(names)
-    notes.append(f"a case takes the reference {seconds:.1f} s: {most} of {len(names)} kinds of perturbed inputs are tried")
+    notes.append(f"a case takes the reference {each_s:.1f} s: {most} of {len(names)} kinds of perturbed inputs are tried")
     chosen = set(random.SystemRandom().sample(list(names), most))
     return [name for name in names if name in chosen]
 
