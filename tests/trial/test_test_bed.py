@@ -6,9 +6,12 @@ import errno
 import fcntl
 import mmap
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +23,7 @@ from engine.domain.model import Problem, Workload
 from engine.problem import catalog
 from engine.problem.constant_parameters import Varied
 from engine.problem.reference import Reference
-from engine.trial.judge import devices, guards, reference_on_case, test_bed
+from engine.trial.judge import devices, guards, reference_on_case, test_bed, workload_trial
 from engine.trial.judge.calibration import calibrate
 from engine.trial.judge.cases import Case
 from engine.trial.judge.class_errors import class_errors
@@ -618,3 +621,15 @@ def test_inputs_close_by_may_leave_the_domain_of_the_reference(in_a_domain: Bed)
     asked = ReferenceOnCase(reference, case)
     assert asked.rounded_inputs().rel_fro >= 0
     assert asked.undecided(1.0)[1] is not None
+
+
+def test_a_hold_out_shape_is_tried_twice_on_changed_ends_of_one_dimension(bench: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which dimension is drawn: a loop along the other one was not tried."""
+    tried: list[str] = []
+    monkeypatch.setattr(workload_trial, "judged_call", lambda *given: tried.append(given[-1]))
+    trial = SimpleNamespace(_tools=SimpleNamespace(setup=SimpleNamespace(rng=Random(1))))
+    workload_trial.WorkloadTrial._perturb_holdout(trial, bench, None)  # type: ignore[arg-type]
+    counts = Counter(tried)
+    assert counts.total() == 6
+    assert counts["edges"] + counts["edges x5"] == 2
+    assert counts["rising ends"] == counts["falling ends"] == 1

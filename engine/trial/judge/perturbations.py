@@ -262,6 +262,8 @@ SPARSE = (FEW, FEW_X30, FEW_X5)
 """Distributions of large numbers that a kernel does not find by sampling."""
 AT_ENDS = (EDGES, NEARER_EDGES, RISING_ENDS, FALLING_ENDS)
 """Distributions that change the ends of dimensions: they show a loop that misses one."""
+AT_ENDS_OF_ONE = (EDGES, NEARER_EDGES)
+"""Those that change the ends of one dimension."""
 WIDE_ONLY = ("raised", "sunk", EDGES, "outliers", FEW)
 """Not for half precision: 1000 + x loses x, and 1000² overflows."""
 NOT_FOR_HALF = (*WIDE_ONLY, NEAR_ONE)
