@@ -298,7 +298,7 @@ def delete(folder: Path) -> None:
     require_deletable(folder)
     lock = WriterLock(folder)
     try:
-        own = [*folder.glob(f"{TORN}-*")]
+        own = list(folder.glob(f"{TORN}-*"))
         kept = [folder / BLOBS, folder / INBOX]
         inner = [path for place in kept if place.is_dir() and not place.is_symlink() for path in place.iterdir()]
         own += [path for path in inner if path.is_symlink() or not path.is_dir()]

@@ -233,7 +233,7 @@ def _own_cases(reference: Reference, default: PrecisionClass, main: Calibration 
     """
     every = (PrecisionClass.FP32, PrecisionClass.TF32, PrecisionClass.HALF)
     decides_half = default is PrecisionClass.HALF or tolerance == f"class:{PrecisionClass.HALF}"
-    least = _least_errors(reference)
+    least = _error_floor(reference)
     known = _OwnCases(several=main.several if main is not None else "")
     since = time.monotonic()
     for trial in range(_MOST_SEEDS):
@@ -306,7 +306,7 @@ def _check_writes(reference: Reference, case: Case) -> None:
         raise ProblemError(f"{reference.problem.name}: {undefined}; no kernel can match it: {DISTINCT}")
 
 
-def _least_errors(reference: Reference) -> RelativeErrors:
+def _error_floor(reference: Reference) -> RelativeErrors:
     """Lower bounds on a class's errors: zero, except for fp32 outputs of few elements."""
     sizes = [math.prod(o.shape) for o in reference.signature().operands if o.role == "output"]
     few = [size < _FEW_ELEMENTS and t is torch.float32 for size, t in zip(sizes, output_dtypes(reference), strict=True)]
