@@ -64,6 +64,16 @@ def _is_integer_pow(func: Any, args: Sequence[object]) -> bool:
     return isinstance(exponent, int | float) and exponent >= 0 and float(exponent).is_integer()
 
 
+INTEGER_DIV = "integer_div"
+"""The name of a division of integers by a tensor, with rounding: on a CPU one by zero raises an exception."""
+
+
+def _is_integer_div(func: Any, args: Sequence[object]) -> bool:
+    if func not in (torch.ops.aten.div.Tensor_mode, torch.ops.aten.div_.Tensor_mode):
+        return False
+    return all(isinstance(one, Tensor) and not one.is_floating_point() for one in args)
+
+
 _ISNAN = "isnan"
 """The name of a comparison of a tensor with itself, which is also a part of ``isfinite``."""
 
@@ -72,6 +82,8 @@ def operator_name(func: Any, args: Sequence[object]) -> str:
     """The name of an operator as ``OperationCounter.operators`` has it."""
     if _is_integer_pow(func, args):
         return _INTEGER_POW
+    if _is_integer_div(func, args):
+        return INTEGER_DIV
     if func in (torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Tensor) and args[0] is args[1]:
         return _ISNAN
     return str(func._overloadpacket.__name__)

@@ -76,8 +76,8 @@ class Reference:
         self.exact_slices = 1
         """In how many slices of the first dimension float64 is computed, where ``independent_rows`` were found."""
         self._rows: row_slices.IndependentRows | None = None
-        self._must_run = False
-        """Whether it could not be traced on fake tensors."""
+        self.must_run = False
+        """Whether fake tensors could not trace it: it may depend on the numbers that tensors hold. Known once it is traced."""
         self._traced: tuple[Signature, OperationCounter, ForwardMemory] | None = None
         self._compared: tuple[float, ...] | None = None
         self._ranges: tuple[Range | None, ...] | None = None
@@ -324,13 +324,13 @@ class Reference:
 
     def known_without_running(self) -> bool:
         """Whether signature and memory are known without a run of the forward, which may take long."""
-        if self._traced is not None or self._must_run:
+        if self._traced is not None or self.must_run:
             return self._traced is not None
         with self._loaded.explain_errors("forward()", self.device):
             trace = self._trace_fake()
         if trace is not None:
             self._traced = self._signature(trace), trace.operations, trace.memory
-        self._must_run = self._traced is None
+        self.must_run = self._traced is None
         return self._traced is not None
 
     def _trace(self) -> tuple[Signature, OperationCounter, ForwardMemory]:

@@ -55,6 +55,10 @@ def returning(folder: Path, expression: str) -> Reference:
         ("x[:, x[0, :8].long()]", False),
         ("x[x > 0.5].sum()", False),
         ("x if x.sum() > 0 else -x", False),
+        ("x * (1 if x.numpy().min() >= 0 else 1 / 0)", False),
+        ("x[:, : int(10 * max(x[0].tolist()))].sum()", False),
+        ("torch.div(x.long() + 8, x.long() + 1, rounding_mode='floor') * x", False),
+        ("torch.div(torch.arange(256), 2, rounding_mode='floor') * x", True),
     ],
 )
 def test_only_what_runs_on_any_numbers_waits(tmp_path: Path, expression: str, waits: bool) -> None:

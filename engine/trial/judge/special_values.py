@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from engine.problem.operation_count import operator_name
+from engine.problem.operation_count import INTEGER_DIV, operator_name
 from engine.problem.operator_mode import OperatorMode
 from engine.problem.values import comparable, storage, tensors
 from engine.trial.judge.blocks import in_blocks, read_numbers
@@ -33,7 +33,7 @@ _ARITHMETIC = frozenset(
     "expand slice select squeeze unsqueeze clone copy _to_copy detach alias cat stack split split_with_sizes "
     "unbind chunk flip roll as_strided unfold narrow zeros ones zeros_like ones_like empty empty_like full "
     "full_like new_zeros new_empty arange scalar_tensor integer_pow square prod cumprod mse_loss "
-    "constant_pad_nd diag_embed diagonal tril triu eye lift_fresh fill movedim repeat addcmul lerp".split()
+    f"constant_pad_nd diag_embed diagonal tril triu eye lift_fresh fill movedim repeat addcmul lerp {INTEGER_DIV}".split()
 )
 """Operators, without a trailing underscore, that add, multiply or move elements. ``integer_pow``: a power with a constant whole
 exponent, as ``operation_count`` names it."""
@@ -83,7 +83,8 @@ def is_usable(distribution: str, operators: frozenset[str]) -> bool:
 
 def computes_on_any_numbers(operators: frozenset[str]) -> bool:
     """Whether a reference with these operators runs whatever numbers its inputs hold, with outputs of the same shapes."""
-    return {name.rstrip("_") for name in operators} <= _ARITHMETIC | _SMOOTH | _SELECTING | _TESTING | _RECURRENT
+    plain = {name.rstrip("_") for name in operators}
+    return plain <= (_ARITHMETIC | _SMOOTH | _SELECTING | _TESTING | _RECURRENT) - {INTEGER_DIV}
 
 
 def only_adds_and_multiplies(operators: frozenset[str]) -> bool:
