@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 from trial.ground import tiny
 from trial.test_test_bed import Bed
 
-from engine.domain.model import Workload
+from engine.domain.errors import ProblemError
+from engine.domain.model import PrecisionClass, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge import calibration, devices, known_calibrations
+from engine.trial.judge import calibration, devices, known_calibrations, perturbed_calibration
 from engine.trial.judge.calibration import Calibration, calibrate, complete, keep_calibration, restore
 from engine.trial.judge.cases import make_case, output_names
+from engine.trial.judge.class_policy import ClassPolicy
 from engine.trial.judge.correctness_check import try_trivial_models
 from engine.trial.judge.known_calibrations import KnownCalibrations
 from engine.trial.judge.perturbations import COPIES, FEW, FEW_X30, GRADED, INSTEAD_OF, OWN, UNEQUAL, WIDE_ONLY
 from engine.trial.judge.perturbed_calibration import can_wait
 from engine.trial.judge.reference_on_case import ReferenceOnCase
+from engine.trial.judge.relative_errors import RelativeErrors
+from engine.trial.judge.tolerance import WholeCase
 
 MODEL = """
 import torch
@@ -173,6 +180,43 @@ def test_kernels_fare_as_with_limits_measured_ahead(
                 assert ruling.passed == whole.policy.rule([wrong], case.expected, names, distribution, asked).passed, (
                     distribution
                 )
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("out of memory"), RuntimeError("busy")])
+def test_a_kernel_that_takes_the_memory_does_not_end_the_check(
+    late: Callable[[str], tuple[Bed, list[str]]], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Were these inputs left out, as those on which a reference fails are, a wrong kernel would pass on them."""
+    bed, _ = late("torch.relu(x)")
+
+    def fails(*_: object) -> dict[str, RelativeErrors]:
+        raise ProblemError("forward() failed") from error
+
+    monkeypatch.setattr(perturbed_calibration, "class_errors", fails)
+    with pytest.raises(ProblemError):
+        answered(bed, "negated", torch.clone)
+    assert "negated" in bed.calibration.unmeasured
+    assert calibrate(bed.reference, "class").fails_on_some, "measured ahead, while no kernel runs"
+
+
+def test_errors_within_least_limits_that_look_like_lower_precision_are_judged_by_measured_ones() -> None:
+    """The reference errs least in fp32 on this case, and the errors are those of TF32."""
+    classes = {OWN: {"fp32": RelativeErrors(1e-7, 1e-7)}, "x64": {"fp32": RelativeErrors(1e-3, 1e-3)}}
+    policy = ClassPolicy(PrecisionClass.FP32, classes, torch.float32, unmeasured=frozenset({"x64"}))
+    right = torch.randn(64, 64, dtype=torch.float64)
+    wrong = (right * (1 + 1e-3 * torch.randn(64, 64))).float()
+    asked = SimpleNamespace(
+        errors=lambda _: {"fp32": RelativeErrors(1e-7, 1e-1)},
+        tf32_sums=lambda: RelativeErrors(1e-3, 1e-3),
+        plain_sums=lambda: iter(()),
+        rounded_inputs=lambda: RelativeErrors(1e-7, 1e-7),
+        in_order_of=lambda _: None,
+    )
+    for least in (RelativeErrors(1e-3, 1e-3), RelativeErrors(1e-3, 1e-5)):  # the worst element is within the case's own limit
+        one = replace(policy, classes={**classes, "x64": {"fp32": least}})
+        ruling = one.rule([wrong], [right], ["out"], "x64", cast(WholeCase, asked))
+        assert ruling.unmeasured
+        assert not ruling.passed
 
 
 def test_what_is_not_measured_is_cached_as_such(tmp_path: Path) -> None:

@@ -137,26 +137,26 @@ def complete(reference: Reference, found: Calibration, distribution: str) -> Cal
     """``found`` with the reference's own errors on a distribution on which they were not measured.
 
     Without it where the reference is not accurate there; then with what is used instead. The limits for large inputs are common
-    ones: they are measured together.
+    ones: they are measured together. Raises ProblemError where memory runs out.
     """
     policy = found.policy
     assert isinstance(policy, ClassPolicy)
     names = [n for n in WIDE_ONLY if n in policy.unmeasured] if distribution in WIDE_ONLY else [distribution]
     own = policy.classes[OWN]
-    measured = measured_errors(reference, policy.allowed, own, names)
+    measured = measured_errors(reference, policy.allowed, own, names, may_fail=False)
     left_out = set(names) - set(measured.errors)
     instead = [name for name, other in INSTEAD_OF.items() if other in left_out]
     kept = {name: classes for name, classes in policy.classes.items() if name not in left_out}
     classes = {**kept, **measured.errors, **least_errors(reference, own, instead)}
     unmeasured = (policy.unmeasured - set(names)) | set(instead)
-    fails = found.fails_on_some or measured.fails_on_some
-    return replace(
-        found, policy=replace(policy, classes=classes, unmeasured=unmeasured), distributions=tuple(classes), fails_on_some=fails
-    )
+    return replace(found, policy=replace(policy, classes=classes, unmeasured=unmeasured), distributions=tuple(classes))
 
 
 def completed_as(main: Calibration, found: Calibration) -> Calibration:
-    """``found``, of a hold-out shape, with what has been measured since on the workload's perturbed inputs."""
+    """``found``, of a hold-out shape, with what has been measured since on the workload's perturbed inputs.
+
+    Distributions that have been left out on the workload are left out, and those that are used instead are new.
+    """
     policy = found.policy
     assert isinstance(policy, ClassPolicy)
     own = policy.classes[OWN]

@@ -69,13 +69,16 @@ class PerturbedErrors:
 
 
 def measured_errors(
-    reference: Reference, allowed: PrecisionClass, own: Mapping[str, RelativeErrors], names: Sequence[str], several: str = ""
-) -> PerturbedErrors:
+    reference: Reference, allowed: PrecisionClass, own: Mapping[str, RelativeErrors], names: Sequence[str], several: str = "",
+    *, may_fail: bool = True,
+) -> PerturbedErrors:  # fmt: skip
     """Errors on the distributions ``names``, never below ``own``, those on the problem's own inputs: where these are scaled
     down until only a bias is left, a library that adds it last is nearly exact, and another order of summation is not.
 
     ``several``: the distribution on which several outputs were found to be right before; then none is sought. Otherwise
     rank-deficient inputs are tried repeatedly.
+    ``may_fail``: whether the reference may fail on some numbers. Otherwise an exception of it is raised: memory may have run
+    out, while a kernel holds some.
     """
     found: dict[str, dict[str, RelativeErrors]] = {}
     fails = False
@@ -84,7 +87,7 @@ def measured_errors(
     for name in names:
         if INSTEAD_OF.get(name) in found:
             continue
-        case = _perturbed_case(reference, name, wanted, seeks_several=not several)
+        case = _perturbed_case(reference, name, wanted, seeks_several=not several, may_fail=may_fail)
         several, fails = several or (name if case.several_right else ""), fails or case.failed
         if allowed.value in case.errors and error_limit(allowed, case.errors, dtype).rel_fro <= HOPELESS:
             found[name] = {
@@ -94,7 +97,7 @@ def measured_errors(
     for _ in range(tries):
         if several:
             break
-        case = _perturbed_case(reference, ZERO_SLICES, wanted, seeks_several=True)
+        case = _perturbed_case(reference, ZERO_SLICES, wanted, seeks_several=True, may_fail=may_fail)
         several = ZERO_SLICES if case.several_right else ""
     return PerturbedErrors(with_common_limits(found, dtypes), several, fails)
 
@@ -112,9 +115,9 @@ class _PerturbedCase:
 
 
 def _perturbed_case(
-    reference: Reference, name: str, wanted: tuple[PrecisionClass, ...], *, seeks_several: bool
+    reference: Reference, name: str, wanted: tuple[PrecisionClass, ...], *, seeks_several: bool, may_fail: bool
 ) -> _PerturbedCase:
-    """One case, which says nothing where the reference fails."""
+    """One case, which says nothing where the reference fails. Raises ProblemError where it must not fail."""
     try:
         case = make_case(reference, name)
         if name in (UNEQUAL, RANGE_ENDS) and not _has_usual_shapes(reference, case):
@@ -127,6 +130,8 @@ def _perturbed_case(
         several = seeks_several and last in errors and several_right(reference, case, errors[last], called)
         return _PerturbedCase(errors, several)
     except ProblemError:
+        if not may_fail:
+            raise
         return _PerturbedCase(failed=True)
 
 
