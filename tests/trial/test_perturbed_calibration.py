@@ -261,6 +261,18 @@ def test_a_hold_out_has_the_workload_s_limits_once_they_are_measured(monkeypatch
     assert "x64" not in later.of_holdout(tail, later.of_workload(main)).unmeasured
 
 
+def test_a_hold_out_has_what_is_used_instead_on_the_workload(tmp_path: Path) -> None:
+    """It is calibrated before the kernel is checked on the workload, where these inputs prove to be none to judge on."""
+    main, tail = (returning(tmp_path, UNSTABLE) for _ in range(2))
+    known = KnownCalibrations(b"", "class")
+    holdout = known.of_holdout(tail, known.of_workload(main))
+    assert known.up_to_date(tail, holdout) is holdout
+    assert FEW_X30 in known.complete(FEW).unmeasured
+    again = known.up_to_date(tail, holdout)
+    assert FEW not in again.distributions
+    assert FEW_X30 in again.unmeasured
+
+
 def test_a_slow_calibration_leaves_out_no_kinds_where_only_float64_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

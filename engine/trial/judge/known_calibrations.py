@@ -59,8 +59,16 @@ class KnownCalibrations:
 
     def complete_holdout(self, reference: Reference, found: Calibration, distribution: str) -> Calibration:
         """``found``, of a hold-out shape, once errors on a distribution are measured, on the workload."""
-        found = completed_as(self.complete(distribution), found)
-        self._keep(reference, found)
+        self.complete(distribution)
+        return self.up_to_date(reference, found)
+
+    def up_to_date(self, reference: Reference, found: Calibration) -> Calibration:
+        """``found``, of a hold-out shape, with what has been measured on the workload since."""
+        assert self._main is not None
+        main = self._main[1]
+        if not found.unmeasured <= main.unmeasured:
+            found = completed_as(main, found)
+            self._keep(reference, found)
         return found
 
     def _keep(self, reference: Reference, found: Calibration) -> None:

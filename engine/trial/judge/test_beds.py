@@ -148,7 +148,7 @@ class TestBeds:
         return found
 
     def holdout(self, workload: Workload) -> TestBed:
-        """The bed of a hold-out shape, calibrated at first use."""
+        """The bed of a hold-out shape, calibrated at first use, with what has been measured on the workload since."""
         reference = next(r for r in self._holdouts if r.workload.settings == workload.settings)
         if reference not in self._beds:
             if self.plan.exact_slices > 1 and reference.exact_slices == 1 and independent_rows(reference) > 1:
@@ -159,7 +159,10 @@ class TestBeds:
             release_unused(self._device)
             self._beds[reference] = TestBed(reference, calibration, self._device, self.plan, self.plan.holdout_slots)
             self._beds[reference].complete = partial(self._complete_holdout, reference)
-        return self._beds[reference]
+        bed = self._beds[reference]
+        bed.calibration = self.calibrations.up_to_date(reference, bed.calibration)
+        self._holdout_calibrations[reference] = bed.calibration
+        return bed
 
     def calibrate_holdouts(self) -> None:
         """Make the beds of all hold-out shapes; where the plan saves memory, each is let go before the next."""
