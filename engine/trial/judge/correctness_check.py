@@ -43,6 +43,7 @@ def try_trivial_models(
     Where the right output is the input (ReLU on non-negative numbers), an echo of the input passes and gains nothing, since it
     moves as many bytes. It counts as rejected if perturbed inputs, which are part of every verdict, reject it. The constant is
     the mean of the right output, or of another input's output where the right output is constant itself.
+    ``complete`` is needed where the calibration lacks the reference's errors on a distribution.
     """
     rows = (*_of_outputs(reference, calibration), *_of_undecided_outputs(reference, calibration))
     names, echo = list(calibration.distributions), None
@@ -212,7 +213,7 @@ def _input_notes(reference: Reference) -> tuple[str, ...]:
 
 
 def describe_check(reference: Reference, calibration: Calibration, complete: Complete | None = None) -> CorrectnessCheck:
-    """The check as journaled. ``complete`` is needed where the calibration lacks the reference's errors on a distribution."""
+    """The check as journaled. ``complete``: as in ``try_trivial_models``."""
     policy = calibration.policy
     limit = policy.limit(OWN)
     allowed = allowed_class(policy, default_class(reference))

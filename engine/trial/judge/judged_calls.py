@@ -64,23 +64,23 @@ def judged_call(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally
 
 
 def rehearse_check(bed: TestBed) -> None:
-    """Do what a check does with memory, so that torch takes it from a GPU before other processes start there.
+    """Allocate what a check allocates, so that torch takes this memory from a GPU before other processes start there.
 
-    While they create their contexts, mapping a few GiB takes a second on an H200. Before, 18 GiB took 0.07 s. One reservation
-    of that size does not do: tensors that live at a time need blocks of their own sizes. What lives on after a call, as the
-    weights, takes blocks of its own, too, and no part of a large one. Raises ProblemError.
+    While those create their contexts, mapping a few GiB takes a second on an H200; before they start, 18 GiB take 0.07 s. One
+    allocation of that size is not enough: tensors that exist at the same time need blocks of their own sizes. So do the weights
+    and other tensors that outlive a check: they must not take part of a large block. Raises ProblemError.
     """
     reference = bed.reference
     if reference.device.type == "cuda" and not reference.exact_on_host:
         bed.take_outputs(0, alone=True)
         weights = sum(nbytes(o) for o in bed.signature.operands if o.role in (Role.PARAMETER, Role.BUFFER))
-        lives_on = torch.empty(weights + _LIVES_ON, dtype=torch.uint8, device=reference.device)
+        outlives = torch.empty(weights + _OUTLIVES, dtype=torch.uint8, device=reference.device)
         reference.exact_of(reference.judged_model(fresh_seed(), sample=True), lambda: reference.inputs(fresh_seed()))
-        del lives_on
+        del outlives
 
 
-_LIVES_ON = 64 << 20
-"""Bytes for what lives on beside the weights."""
+_OUTLIVES = 64 << 20
+"""Bytes for tensors that outlive a check, besides the weights."""
 
 
 def difference_of_calls(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally) -> float:

@@ -42,7 +42,7 @@ class KnownCalibrations:
         return self._main[1]
 
     def complete(self, distribution: str) -> Calibration:
-        """The workload's calibration once the reference's errors on a distribution are measured, which they were not."""
+        """The workload's calibration with the reference's errors on a distribution, measured now if they have not been."""
         assert self._main is not None
         reference, found = self._main
         if distribution in found.unmeasured:
@@ -58,7 +58,7 @@ class KnownCalibrations:
         return found
 
     def complete_holdout(self, reference: Reference, found: Calibration, distribution: str) -> Calibration:
-        """``found``, of a hold-out shape, once errors on a distribution are measured, on the workload."""
+        """The same for ``found``, of a hold-out shape: the errors are measured on the workload."""
         self.complete(distribution)
         return self.up_to_date(reference, found)
 

@@ -2,7 +2,7 @@
 
 A kernel that skips the maximum in a softmax, starts a maximum at 0, leaves out the lower bound of a clamp, sums squares without
 centring, or works in a narrower range fails on one of them. A perturbation is used only where the reference itself stays finite
-and accurate (see ``calibration``); those with infinities and NaN follow their own rule (see ``special_values``).
+and accurate (see ``perturbed_calibration``); those with infinities and NaN follow their own rule (see ``special_values``).
 """
 
 from __future__ import annotations

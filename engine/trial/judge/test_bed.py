@@ -286,7 +286,7 @@ class TestBed:
         return Findings(ruling, self._violation(slot, taken) or changed, self._drawn[slot].partly)
 
     def _ruling(self, slot: int, distribution: str, actual: Sequence[torch.Tensor], early: CheckResult | None) -> CheckResult:
-        """The decision on the outputs of ``slot``, with evidence; what it lacks of the calibration is measured first.
+        """The decision on the outputs of ``slot``, with evidence. Errors of the reference that it needs are measured first.
 
         Inputs on which the reference proves inaccurate are not judged.
         """
