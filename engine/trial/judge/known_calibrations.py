@@ -30,15 +30,20 @@ class KnownCalibrations:
         """Whether the workload has been calibrated before."""
         return self._known is not None
 
-    def of_workload(self, reference: Reference) -> Calibration:
-        """The workload's calibration. Raises ProblemError where no kernel can be judged."""
+    def of_workload(self, reference: Reference, *, ahead: bool = False) -> Calibration:
+        """The workload's calibration. Raises ProblemError where no kernel can be judged.
+
+        ``ahead``: with the reference's errors on all distributions.
+        """
         if self._main is None:
             known = self._known.main if self._known is not None else None
             if known is None:
-                found = calibrate(reference, self._tolerance, ahead=False)
+                found = calibrate(reference, self._tolerance, ahead=ahead)
             else:
                 found = restore(reference, self._tolerance, known)
             self._main = (reference, found)
+        while ahead and self._main[1].unmeasured:
+            self.complete(min(self._main[1].unmeasured))
         return self._main[1]
 
     def complete(self, distribution: str) -> Calibration:
