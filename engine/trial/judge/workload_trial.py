@@ -350,8 +350,8 @@ class WorkloadTrial:
     def _perturb_holdout(self, bed: TestBed, runner: RunnerClient) -> None:
         """Calls on changed ends, since where a loop ends depends on the shape, and on a few other kinds drawn at random.
 
-        Twice on those that change the ends of one dimension, which is drawn. Where the reference proves inaccurate on one, those
-        that are used instead follow.
+        Twice on those that change the ends of one dimension, which is drawn. Where the reference proves inaccurate on one,
+        those that are used instead follow.
         """
         ends = [name for name in (*AT_ENDS, *AT_ENDS_OF_ONE) if name in bed.calibration.distributions]
         others = [name for name in bed.calibration.distributions if name not in (OWN, *ends)]
