@@ -158,6 +158,7 @@ def test_inputs_on_which_the_reference_is_inaccurate_are_left_out_and_others_tak
     assert not answered(bed, FEW_X30, torch.zeros_like)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expression", [SOFTMAX, "torch.cumsum(x, 1)", "torch.log_softmax(x, 1) @ x.T"])
 def test_kernels_fare_as_with_limits_measured_ahead(
     expression: str, tmp_path: Path, late: Callable[[str], tuple[Bed, list[str]]]
@@ -289,6 +290,7 @@ def test_a_hold_out_has_what_is_used_instead_on_the_workload(tmp_path: Path) -> 
     assert FEW_X30 in again.unmeasured
 
 
+@pytest.mark.slow
 def test_a_slow_calibration_leaves_out_no_kinds_where_only_float64_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
