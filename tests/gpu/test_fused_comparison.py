@@ -53,7 +53,7 @@ def test_the_kernels_find_what_blocks_find(expected: torch.Tensor, dtype: torch.
     right = expected.to(wide, copy=True)  # it is changed below
     output = (expected + 1e-3).to(dtype)
     kernels = fused_comparison.KERNELS
-    assert fused_pair(output, right) is not None, getattr(kernels, "missing", "")
+    assert fused_pair(output, right, "moments", "errors") is not None, getattr(kernels, "missing", "")
     assert_same(lambda: compare([output], [right], ["out"]))
     assert_same(lambda: spread(right))
     output[[0, 5, ELEMENTS - 1]] = torch.tensor([math.nan, math.inf, -math.inf], dtype=dtype, device="cuda")
@@ -71,7 +71,7 @@ def test_every_half_is_decoded(dtype: torch.dtype, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(fused_comparison, "LEAST", 0)
     every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype).cuda()
     every = every[every.isfinite()]
-    assert fused_pair(every, every.double()) is not None
+    assert fused_pair(every, every.double(), "moments", "errors") is not None
     assert comparison._errors_of_all(every, every.double()).max_abs == 0
 
 
@@ -80,7 +80,7 @@ def test_sizes_and_addresses(expected: torch.Tensor, size: int, monkeypatch: pyt
     monkeypatch.setattr(fused_comparison, "LEAST", 0)
     output = (expected[: size + 7] * 1.001).half()
     for skipped in (0, 1, 3):
-        assert fused_pair(output[skipped : size + skipped], expected[1 : size + 1]) is not None
+        assert fused_pair(output[skipped : size + skipped], expected[1 : size + 1], "moments", "errors") is not None
         assert_same(partial(compare, [output[skipped : size + skipped]], [expected[1 : size + 1]], ["out"]))
 
 
@@ -97,7 +97,7 @@ def test_it_follows_what_the_stream_still_writes(expected: torch.Tensor) -> None
 
 def test_it_takes_no_memory_of_the_size_of_the_tensors(expected: torch.Tensor) -> None:
     output = expected.float()
-    assert fused_pair(output, expected) is not None
+    assert fused_pair(output, expected, "moments", "errors") is not None
     comparison._remembered.clear()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -124,5 +124,5 @@ def test_machine_code_for_another_device_is_left_to_blocks(expected: torch.Tenso
     other = "-arch=sm_75" if torch.cuda.get_device_capability() != (7, 5) else "-arch=sm_80"
     made = DeviceKernels(lambda source, options: nvrtc.compiled(source, [other, *options[1:]]))
     monkeypatch.setattr(fused_comparison, "KERNELS", made)
-    assert fused_pair(expected, expected) is None
+    assert fused_pair(expected, expected, "moments", "errors") is None
     assert made.missing.startswith("loading comparison.cu failed")

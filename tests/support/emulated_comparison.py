@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -40,7 +41,7 @@ class EmulatedComparison:
         self._folder, self._most_blocks = folder, most_blocks
         self._libraries: dict[ComparisonVariant, ctypes.CDLL] = {}
 
-    def ready(self, variant: ComparisonVariant, device: torch.device) -> bool:
+    def ready(self, variant: ComparisonVariant, device: torch.device, names: Sequence[str]) -> bool:
         if variant not in self._libraries:
             place = self._folder / str(len(self._libraries))
             place.mkdir()

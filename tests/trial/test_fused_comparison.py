@@ -169,7 +169,7 @@ def test_what_is_not_finite_alike_is_counted(
         expected = with_odd_ones(expected, [place], value)
     here, there = output.isfinite(), expected.isfinite()
     alike = (here & there) | (output.isnan() & expected.isnan()) | (output.double() == expected.double())
-    pair = fused_pair(output, expected)
+    pair = fused_pair(output, expected, "unlike")
     assert pair is not None
     assert pair.unlike() == (int((here & ~there).sum()), int((there & ~here).sum()), int((~alike).sum()))
     assert bool(comparison._mask_flaw(output, expected, "out")) == (not bool(alike.all()))
@@ -264,7 +264,7 @@ def test_many_blocks_leave_a_row_each(fused: EmulatedComparison, monkeypatch: py
     monkeypatch.setattr(fused_comparison, "KERNELS", many)
     output, expected = drawn("growing", 6 * TILES + 1, 7, (torch.float32, torch.float64))
     assert_same(lambda: compare([output], [expected], ["out"]))
-    pair = fused_pair(output, expected)
+    pair = fused_pair(output, expected, "errors")
     assert pair is not None
     assert len(pair.errors(1.0)) == 7
 
@@ -280,7 +280,7 @@ def unfit() -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
 
 @pytest.mark.parametrize(("output", "expected"), [pytest.param(a, b, id=name) for name, a, b in unfit()])
 def test_other_tensors_are_left_to_blocks(fused: EmulatedComparison, output: torch.Tensor, expected: torch.Tensor) -> None:
-    assert fused_pair(output, expected) is None
+    assert fused_pair(output, expected, "errors") is None
 
 
 def test_tensors_that_are_not_contiguous_are_compared_in_blocks(fused: EmulatedComparison) -> None:
@@ -291,7 +291,7 @@ def test_tensors_that_are_not_contiguous_are_compared_in_blocks(fused: EmulatedC
 
 def test_small_tensors_and_those_of_the_cpu_are_compared_in_blocks() -> None:
     output = torch.randn(100)
-    assert fused_pair(output, output.double()) is None
+    assert fused_pair(output, output.double(), "errors") is None
     assert isinstance(fused_comparison.KERNELS, DeviceKernels)
 
 
@@ -313,7 +313,10 @@ def test_without_a_compiler_blocks_do_the_work(monkeypatch: pytest.MonkeyPatch) 
         assert_same(lambda: compare([output], [expected], ["out"]))
     assert made.missing == "NVRTC cannot be used (libnvrtc is not found)"
     variants = [["-DOUTPUT=double", "-DEXPECTED=double"], ["-DOUTPUT=float", "-DEXPECTED=double"]]
-    assert asked == [["-arch=sm_99", "-std=c++17", *two, "-DFINITE_ONLY=0", "-DTO_FLOAT=0"] for two in variants]  # once each
+    assert asked == [
+        ["-arch=sm_99", "-std=c++17", *two, "-DFINITE_ONLY=0", "-DTO_FLOAT=0", f"-DONLY={number}"]
+        for number, two in enumerate(variants, 1)
+    ]  # the moments and the errors, once each
 
 
 def test_what_large_outputs_need_is_compiled_once_in_threads_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,15 +341,17 @@ def test_what_large_outputs_need_is_compiled_once_in_threads_before_it_is_needed
     fused_comparison.compile_ahead(outputs, gpu)
     begun.set()
     exact, device = torch.float64, torch.device("cuda", 0)
-    variants = [
-        *(ComparisonVariant(a, exact, finite) for a, finite in ((exact, False), (torch.float32, False), (torch.float32, True))),
-        ComparisonVariant(exact, exact, finite=True, to_float=True),
-    ]
-    assert not any(made.ready(variant, device) for variant in variants)
+    plain, finite = (ComparisonVariant(torch.float32, exact, finite=finite) for finite in (False, True))
+    rounding = ComparisonVariant(exact, exact, finite=True, to_float=True)
+    wanted = [
+        (ComparisonVariant(exact, exact, finite=False), "moments"), (plain, "errors"),
+        (rounding, "moments"), (rounding, "errors"), (plain, "unlike"), (finite, "moments"), (finite, "errors"),
+    ]  # fmt: skip
+    assert not any(made.ready(variant, device, [name]) for variant, name in wanted)
     assert made.missing == "too old a driver"
-    assert sorted(compiled) == sorted(tuple(variant.macros()) for variant in variants)
+    assert sorted(compiled) == sorted(tuple(variant.macros(name)) for variant, name in wanted)
     fused_comparison.compile_ahead(outputs, gpu)
-    assert len(compiled) == len(variants)
+    assert len(compiled) == len(wanted)
 
 
 def test_a_launch_that_fails_is_an_error(fused: EmulatedComparison, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,6 +391,9 @@ def test_nvrtc_compiles_every_variant() -> None:
     except DeviceError as error:
         pytest.skip(str(error))
     for variant in VARIANTS:
-        assert nvrtc.compiled(source, ["-arch=sm_90", "-std=c++17", *variant.macros()]).startswith(b"\x7fELF")
+        for name in ("moments", "errors", "unlike"):
+            image = nvrtc.compiled(source, ["-arch=sm_90", "-std=c++17", *variant.macros(name)])
+            assert image.startswith(b"\x7fELF")
+            assert [other for other in (b"moments", b"errors", b"unlike") if b".text." + other in image] == [name.encode()]
     with pytest.raises(DeviceError, match=r"NVRTC failed \(NVRTC_ERROR_COMPILATION\): .*error"):
         nvrtc.compiled("no C++", ["-arch=sm_90"])

@@ -1,6 +1,7 @@
 // The moments of an expected output, the errors of an output beside it, and what is infinite or NaN in one of them, in one pass each.
 // Compiled for one pair of types, OUTPUT and EXPECTED; with FINITE_ONLY, elements that are not finite in both do not count; with TO_FLOAT,
-// the expected elements rounded to float are compared where the output is finite, instead of the output's. Needs no header.
+// the expected elements rounded to float are compared where the output is finite, instead of the output's. With ONLY, one of the kernels
+// is compiled: 1, moments; 2, errors; 3, unlike. Needs no header.
 //
 // A thread takes TILE elements at a time, and its neighbour the neighbouring ones: without vector loads, which would need an alignment,
 // a warp reads whole sectors, and a tile is in flight at once. A block leaves a row of three doubles. The host joins the rows.
@@ -55,6 +56,7 @@ template <class Row> __device__ void leave(Row mine, Row* rows) {
     if (threadIdx.x == 0) rows[blockIdx.x] = parts[0];
 }
 
+#if !defined(ONLY) || ONLY == 1
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_UNIT)
 moments(const OUTPUT* output, const EXPECTED* expected, Count count, Moments* rows) {
     Moments mine = {0, 0, 0};
@@ -78,7 +80,9 @@ moments(const OUTPUT* output, const EXPECTED* expected, Count count, Moments* ro
     }
     leave(mine, rows);
 }
+#endif
 
+#if !defined(ONLY) || ONLY == 2
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_UNIT)
 errors(const OUTPUT* output, const EXPECTED* expected, Count count, double unit, Errors* rows) {
     Errors mine = {0, 0, 0};
@@ -102,7 +106,9 @@ errors(const OUTPUT* output, const EXPECTED* expected, Count count, double unit,
     }
     leave(mine, rows);
 }
+#endif
 
+#if !defined(ONLY) || ONLY == 3
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_UNIT)
 unlike(const OUTPUT* output, const EXPECTED* expected, Count count, Unlike* rows) {
     Unlike mine = {0, 0, 0};
@@ -124,3 +130,4 @@ unlike(const OUTPUT* output, const EXPECTED* expected, Count count, Unlike* rows
     }
     leave(mine, rows);
 }
+#endif

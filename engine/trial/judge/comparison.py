@@ -128,7 +128,7 @@ def real_parts(output: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Ten
 def _errors_of_all(output: torch.Tensor, reference: torch.Tensor) -> Errors:
     pairs: Pairs = lambda: in_blocks(output, reference)  # type: ignore[assignment, return-value]  # noqa: E731
     known = remembered_moments(reference, lambda: (right for _, right in pairs()))
-    fused = fused_pair(output, reference)
+    fused = fused_pair(output, reference, "errors")
     if fused is None or not known.in_range or known.scale != 1:
         return errors_of(pairs, known)
     return _from_rows(known, fused.errors)
@@ -136,13 +136,13 @@ def _errors_of_all(output: torch.Tensor, reference: torch.Tensor) -> Errors:
 
 def finite_errors(output: torch.Tensor, reference: torch.Tensor) -> Errors:
     """Errors of the elements that are finite in both."""
-    fused = fused_pair(output, reference, finite=True)
+    fused = fused_pair(output, reference, "moments", "errors", finite=True)
     return _of_fused(fused) or errors_of(partial(finite_pairs, output, reference))
 
 
 def finite_rounding(output: torch.Tensor, reference: torch.Tensor, dtype: torch.dtype) -> Errors:
     """Errors of the expected elements, rounded to a type, where they are finite in both and in that type."""
-    fused = fused_pair(output, reference, finite=True, rounded=dtype)
+    fused = fused_pair(output, reference, "moments", "errors", finite=True, rounded=dtype)
     blocks: Pairs = partial(rounded_pairs, partial(finite_pairs, output, reference), dtype)
     return _of_fused(fused) or errors_of(blocks)
 
@@ -193,7 +193,7 @@ def remembered_moments(tensor: torch.Tensor, blocks: Blocks) -> Moments:
 
 
 def _moments(tensor: torch.Tensor, blocks: Blocks) -> Moments:
-    found = _fused_moments(fused_pair(tensor, tensor))
+    found = _fused_moments(fused_pair(tensor, tensor, "moments"))
     return found if found is not None else moments(blocks)
 
 
@@ -202,7 +202,7 @@ def finite_moments(tensor: torch.Tensor) -> Moments:
     found = remembered_moments(tensor, lambda: (block for (block,) in in_blocks(tensor)))
     if math.isfinite(found.square):
         return found
-    among = _fused_moments(fused_pair(tensor, tensor, finite=True))
+    among = _fused_moments(fused_pair(tensor, tensor, "moments", finite=True))
     if among is not None:
         return among
     return moments(lambda: (block[torch.isfinite(block)] for (block,) in in_blocks(tensor)))
@@ -275,7 +275,7 @@ def _finite_sum(tensor: torch.Tensor) -> bool:
 
 def _mask_flaw(output: torch.Tensor, reference: torch.Tensor, name: str) -> str:
     """A message on elements that are finite in one only, or not finite in another way; empty if there are none."""
-    fused = fused_pair(output, reference)
+    fused = fused_pair(output, reference, "unlike")
     if fused is not None and not any(fused.unlike()):
         return ""
     sizes: list[int] = []

@@ -36,6 +36,9 @@ _ROUNDED_AT_ONCE = 1 << 24
 """Elements that are rounded before they are compared: they need memory of their own."""
 _NUMBERS = 3
 """In a row of results."""
+_NAMES = ("moments", "errors", "unlike")
+"""The kernels, in the order of the source's ``ONLY``."""
+_COMPILED_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +52,12 @@ class ComparisonVariant:
     to_float: bool = False
     """Whether the expected elements, rounded to float32, stand for the output's."""
 
-    def macros(self) -> list[str]:
-        """The macros of ``comparison.cu``, as options of a compiler."""
+    def macros(self, name: str | None = None) -> list[str]:
+        """The macros of ``comparison.cu``, as options of a compiler. ``name``: of the only kernel that is wanted."""
+        only = [f"-DONLY={1 + _NAMES.index(name)}"] if name is not None else []
         return [
             f"-DOUTPUT={_TYPES[self.output]}", f"-DEXPECTED={_TYPES[self.expected]}", f"-DFINITE_ONLY={int(self.finite)}",
-            f"-DTO_FLOAT={int(self.to_float)}",
+            f"-DTO_FLOAT={int(self.to_float)}", *only,
         ]  # fmt: skip
 
 
@@ -63,8 +67,8 @@ class Kernels(Protocol):
     device_type: str
     """Of the tensors that they read."""
 
-    def ready(self, variant: ComparisonVariant, device: torch.device) -> bool:
-        """Whether this variant can be launched there."""
+    def ready(self, variant: ComparisonVariant, device: torch.device, names: Sequence[str]) -> bool:
+        """Whether these kernels of this variant can be launched there."""
 
     def launch(
         self, name: str, variant: ComparisonVariant, output: torch.Tensor, expected: torch.Tensor, unit: float
@@ -79,67 +83,70 @@ Compiler = Callable[[str, Sequence[str]], bytes]
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     context: Any
-    functions: dict[str, int]
+    function: int
     most_blocks: int
 
 
+_Key = tuple[int, ComparisonVariant, str]
+"""The index of a device, a variant, and the name of a kernel."""
+
+
 class DeviceKernels:
-    """The kernels on GPUs, each variant compiled at its first use."""
+    """The kernels on GPUs, each compiled for a variant at its first use."""
 
     device_type = "cuda"
 
     def __init__(self, compiler: Compiler = nvrtc.compiled) -> None:
         self._compiler = compiler
-        self._compiling: dict[tuple[int, ComparisonVariant], Future[bytes]] = {}
-        self._loaded: dict[tuple[int, ComparisonVariant], _Loaded | None] = {}
+        self._compiling: dict[_Key, Future[bytes]] = {}
+        self._loaded: dict[_Key, _Loaded | None] = {}
         self.missing = ""
-        """Why a variant cannot be launched; empty if all could be."""
+        """Why one cannot be launched; empty if all could be."""
 
     def compile_ahead(self, outputs: Iterable[torch.dtype], index: int) -> None:
-        """Start compiling, in threads, what compares such outputs with float64: each variant takes a third of a second.
+        """Start compiling, in threads, what compares such outputs with float64, what is needed first first.
 
-        ``ready`` waits for those, and says what failed.
+        Each takes a tenth of a second, and NVRTC compiles few at a time. ``ready`` waits for those, and says what failed.
         """
-        variants = [one for dtype in outputs if dtype in _TYPES for one in _usual(dtype)]
-        new = [one for one in dict.fromkeys(variants) if (index, one) not in {*self._compiling, *self._loaded}]
+        wanted = [(index, *one) for dtype in outputs if dtype in _TYPES for one in _usual(dtype)]
+        new = [key for key in dict.fromkeys(wanted) if key not in {*self._compiling, *self._loaded}]
         if new:
-            threads = ThreadPoolExecutor(len(new), "compiler")
-            self._compiling |= {(index, one): threads.submit(self._compiled, one, index) for one in new}
+            threads = ThreadPoolExecutor(_COMPILED_AT_ONCE, "compiler")
+            self._compiling |= {key: threads.submit(self._compiled, *key) for key in new}
             threads.shutdown(wait=False)
 
-    def ready(self, variant: ComparisonVariant, device: torch.device) -> bool:
-        key = (device.index, variant)
+    def ready(self, variant: ComparisonVariant, device: torch.device, names: Sequence[str]) -> bool:
+        return all(self._is_loaded((device.index, variant, name)) for name in names)
+
+    def _is_loaded(self, key: _Key) -> bool:
         if key not in self._loaded:
             self._loaded[key] = None
             try:
-                self._loaded[key] = self._load(variant, device.index)
+                self._loaded[key] = self._load(*key)
             except DeviceError as error:
                 self.missing = str(error)
         return self._loaded[key] is not None
 
-    def _compiled(self, variant: ComparisonVariant, index: int) -> bytes:
+    def _compiled(self, index: int, variant: ComparisonVariant, name: str) -> bytes:
         context = cuda.Context.open(index)
         major, minor = (context.attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
-        options = [f"-arch=sm_{major}{minor}", "-std=c++17", *variant.macros()]
+        options = [f"-arch=sm_{major}{minor}", "-std=c++17", *variant.macros(name)]
         return self._compiler(SOURCE.read_text(encoding="utf-8"), options)
 
-    def _load(self, variant: ComparisonVariant, index: int) -> _Loaded:
+    def _load(self, index: int, variant: ComparisonVariant, name: str) -> _Loaded:
         context, driver = cuda.Context.open(index), cuda.bindings()
-        begun = self._compiling.pop((index, variant), None)
-        image = begun.result() if begun is not None else self._compiled(variant, index)
+        begun = self._compiling.pop((index, variant, name), None)
+        image = begun.result() if begun is not None else self._compiled(index, variant, name)
         module = cuda.check(driver.cuModuleLoadData(image), f"loading {SOURCE.name}")
-        functions = {
-            name: int(cuda.check(driver.cuModuleGetFunction(module, name.encode()), f"looking up {name}"))
-            for name in ("moments", "errors", "unlike")
-        }
+        function = int(cuda.check(driver.cuModuleGetFunction(module, name.encode()), f"looking up {name}"))
         handle = cuda.check(driver.cuCtxGetCurrent(), f"reading the context of cuda:{index}")
-        return _Loaded(handle, functions, BLOCKS_PER_UNIT * context.attribute("MULTIPROCESSOR_COUNT"))
+        return _Loaded(handle, function, BLOCKS_PER_UNIT * context.attribute("MULTIPROCESSOR_COUNT"))
 
     def launch(
         self, name: str, variant: ComparisonVariant, output: torch.Tensor, expected: torch.Tensor, unit: float
     ) -> torch.Tensor:
         """Raises :class:`DeviceError` if the launch fails."""
-        loaded, device = self._loaded[output.device.index, variant], output.device
+        loaded, device = self._loaded[output.device.index, variant, name], output.device
         assert loaded is not None, "launch what is ready"
         blocks = blocks_for(expected.numel(), loaded.most_blocks)
         with torch.cuda.device(device):
@@ -150,7 +157,7 @@ class DeviceKernels:
             parameters = pack_parameters(values)
             cuda.check(cuda.bindings().cuCtxSetCurrent(loaded.context), f"entering the context of {device}")
             code = cuda.native().cuLaunchKernelEx(
-                ctypes.byref(config.config), ctypes.c_void_p(loaded.functions[name]), parameters.table, None
+                ctypes.byref(config.config), ctypes.c_void_p(loaded.function), parameters.table, None
             )
         if code:
             raise DeviceError(f"launching {name} of {SOURCE.name} failed: {cuda.explain(code)}")
@@ -162,12 +169,18 @@ def blocks_for(count: int, most: int) -> int:
     return max(1, min(most, -(-count // (THREADS * TILE))))
 
 
-def _usual(output: torch.dtype) -> list[ComparisonVariant]:
-    """What every large output of this type is compared with: its moments in float64, its errors, and those of rounding."""
+def _usual(output: torch.dtype) -> Iterator[tuple[ComparisonVariant, str]]:
+    """What every large output of this type is compared with, in the order of use: its moments in float64, its errors, those of
+    rounding, and, on special values, what is not finite alike and the errors of the rest."""
     exact = torch.float64
-    rounding = [ComparisonVariant(exact, exact, finite=True, to_float=True)] if output is torch.float32 else []
+    yield ComparisonVariant(exact, exact, finite=False), "moments"
+    yield ComparisonVariant(output, exact, finite=False), "errors"
+    if output is torch.float32:
+        rounding = ComparisonVariant(exact, exact, finite=True, to_float=True)
+        yield from ((rounding, "moments"), (rounding, "errors"))
+    yield ComparisonVariant(output, exact, finite=False), "unlike"
     finite = ComparisonVariant(output, exact, finite=True)
-    return [ComparisonVariant(exact, exact, finite=False), ComparisonVariant(output, exact, finite=False), finite, *rounding]
+    yield from ((finite, "moments"), (finite, "errors"))
 
 
 _ON_DEVICES = DeviceKernels()
@@ -234,9 +247,9 @@ class FusedPair:
 
 
 def fused_pair(
-    output: torch.Tensor, expected: torch.Tensor, *, finite: bool = False, rounded: torch.dtype | None = None
+    output: torch.Tensor, expected: torch.Tensor, *names: str, finite: bool = False, rounded: torch.dtype | None = None
 ) -> FusedPair | None:
-    """The pair, if the kernels can read it. ``finite``: only elements that are finite in both count.
+    """The pair, if the kernels of these ``names`` can read it. ``finite``: only elements that are finite in both count.
 
     ``rounded``: not the output's elements are compared, but the expected ones rounded to this type, where the output is finite.
     To float32 the kernels round.
@@ -244,7 +257,7 @@ def fused_pair(
     if expected.numel() < LEAST or not (_is_plain(output) and _is_plain(expected) and output.device == expected.device):
         return None
     pair = FusedPair(output, expected, finite, rounded)
-    return pair if pair.variant.output in _TYPES and KERNELS.ready(pair.variant, output.device) else None
+    return pair if pair.variant.output in _TYPES and KERNELS.ready(pair.variant, output.device, names) else None
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

@@ -156,7 +156,7 @@ def compare_special(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Te
         if not output.dtype.is_floating_point:
             continue
         count += output.numel()
-        fused = fused_pair(comparable(output), right)
+        fused = fused_pair(comparable(output), right, "unlike")
         if fused is not None and not any(fused.unlike()):
             continue
         counts: list[torch.Tensor] = []
