@@ -626,7 +626,7 @@ def test_inputs_close_by_may_leave_the_domain_of_the_reference(in_a_domain: Bed)
 def test_a_hold_out_shape_is_tried_twice_on_changed_ends_of_one_dimension(bench: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which dimension is drawn: a loop along the other one was not tried."""
     tried: list[str] = []
-    monkeypatch.setattr(workload_trial, "judged_call", lambda *given: tried.append(given[-1]))
+    monkeypatch.setattr(workload_trial, "fresh_call", lambda *given, partly: tried.append(given[-1]))
     trial = SimpleNamespace(_tools=SimpleNamespace(setup=SimpleNamespace(rng=Random(1))))
     workload_trial.WorkloadTrial._perturb_holdout(trial, bench, None)  # type: ignore[arg-type]
     counts = Counter(tried)

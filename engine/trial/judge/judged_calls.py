@@ -17,6 +17,7 @@ from engine.trial.judge.cases import fresh_seed
 from engine.trial.judge.comparison import NO_ERROR, Errors
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.findings import Findings
+from engine.trial.judge.memory_room import rehearse_float64
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.relative_errors import RelativeErrors
 from engine.trial.judge.repeated_writes import DISTINCT
@@ -48,6 +49,16 @@ class CheckTally:
             self.limit = ruling.limit if self.limit is None else self.limit.wider(ruling.limit)
 
 
+def fresh_call(
+    bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally, distribution: str = OWN, *, partly: bool = False
+) -> None:
+    """``judged_call`` on newly drawn inputs. A gated call copies them to lent memory itself."""
+    bed.draw(slot, distribution, partly=partly)
+    if not runner.checks_gated:
+        bed.release(slot)
+    judged_call(bed, runner, slot, tally, distribution)
+
+
 def judged_call(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally, distribution: str = OWN) -> Timing:
     """Poison, call, check. Raises TrialFailed when the output is wrong or a rule of the trial was broken."""
     bed.turn_to(runner.party)
@@ -67,20 +78,24 @@ def rehearse_check(bed: TestBed) -> None:
     """Allocate what a check allocates, so that torch takes this memory from a GPU before other processes start there.
 
     While those create their contexts, mapping a few GiB takes a second on an H200; before they start, 18 GiB take 0.07 s. One
-    allocation of that size is not enough: tensors that exist at the same time need blocks of their own sizes. So do the weights
-    and other tensors that outlive a check: they must not take part of a large block. Raises ProblemError.
+    allocation of that size is not enough: tensors that exist at the same time need blocks of their own sizes. The weights and
+    other tensors that outlive a check must not take part of a large block: the first allocation is a block for them. Raises
+    ProblemError.
     """
     reference = bed.reference
     if reference.device.type == "cuda" and not reference.exact_on_host:
-        bed.take_outputs(0, alone=True)
         weights = sum(nbytes(o) for o in bed.signature.operands if o.role in (Role.PARAMETER, Role.BUFFER))
         outlives = torch.empty(weights + _OUTLIVES, dtype=torch.uint8, device=reference.device)
-        reference.exact_of(reference.judged_model(fresh_seed(), sample=True), lambda: reference.inputs(fresh_seed()))
-        del outlives
+        earlier = bed.take_outputs(0, alone=True)
+        kept = [reference.inputs(fresh_seed()) for _ in range(min(bed.slots, _KEPT) if bed.keeps_inputs else 0)]
+        rehearse_float64(reference)
+        del outlives, earlier, kept
 
 
 _OUTLIVES = 64 << 20
 """Bytes for tensors that outlive a check, besides the weights."""
+_KEPT = 2
+"""Inputs of other slots that are kept during a check, where the memory plan keeps inputs: those of earlier calls."""
 
 
 def difference_of_calls(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally) -> float:

@@ -22,6 +22,7 @@ from engine.domain.memory_plan import (
 from engine.domain.memory_planning import is_short_of_memory, plans
 from engine.domain.model import Device, Operand, Role
 from engine.problem.reference import Reference
+from engine.trial.judge.cases import fresh_seed
 from engine.trial.shared.layout import ALIGNMENT, GUARD, nbytes
 
 _CONTEXT = 600 << 20
@@ -110,6 +111,11 @@ def independent_rows(reference: Reference) -> int:
     except ProblemError:  # memory runs out at its first call, too
         return 1
     return rows.count if rows is not None else 1
+
+
+def rehearse_float64(reference: Reference) -> None:
+    """Run the reference once in float64, so that torch keeps the memory that this takes. Raises ProblemError."""
+    reference.exact_of(reference.judged_model(fresh_seed(), sample=True), lambda: reference.inputs(fresh_seed()))
 
 
 def release_unused(device: Device) -> None:

@@ -23,7 +23,7 @@ from engine.domain.model import FailureKind, Measurement, Role, Signature
 from engine.domain.regimes import Sustained
 from engine.problem.constant_parameters import Varied
 from engine.trial.judge.failures import TrialFailed
-from engine.trial.judge.judged_calls import CheckTally, judged_call
+from engine.trial.judge.judged_calls import CheckTally, fresh_call
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.protocol import Candidate
@@ -135,9 +135,8 @@ def has_weights(signature: Signature) -> bool:
 def _call(bed: TestBed, runner: RunnerClient) -> CheckTally | TrialFailed:
     """One call, and how it was wrong if its outputs can be compared. Raises TrialFailed for every other failure."""
     tally = CheckTally()
-    bed.refill(0)
     try:
-        judged_call(bed, runner, 0, tally)
+        fresh_call(bed, runner, 0, tally)
     except TrialFailed as failed:
         if failed.failure.kind is not FailureKind.MISMATCH or not runner.alive:  # outputs that cannot be compared end it
             raise

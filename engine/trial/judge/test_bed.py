@@ -85,7 +85,7 @@ class TestBed:
         self.init_seed = 0
         self._scalar_seed: int | None = None
         self.varied_constants: tuple[tuple[float, int], ...] = ()
-        self._keeps_inputs = plan.keeps_inputs or not draws_alike(reference)
+        self.keeps_inputs = plan.keeps_inputs or not draws_alike(reference)
         self.new_model(constructed=False)
         if any(o.role is Role.INPUT and not getattr(torch, o.dtype).is_floating_point for o in self.signature.operands):
             self.refill(0)  # baselines are called once before a slot is filled; integers may be indices
@@ -154,11 +154,12 @@ class TestBed:
 
         ``partly``: only some of the inputs are perturbed, if there are several. Where the reference may fail, it is tried.
         """
+        self._known = None
         some = partly and can_change_some(self.signature.operands, distribution)
         for draw in draws(distribution, partly=some):
             tried = draw.distribution != OWN and (some or self.calibration.fails_on_some)
             self._drawn[slot], self._held[slot] = draw, None
-            given = self._hold(slot) if self._keeps_inputs or tried else ()
+            given = self._hold(slot) if self.keeps_inputs or tried else ()
             if not tried or has_outputs(self.reference, self.draw_weights(), given):
                 break
         self.let_go(slot)
@@ -177,7 +178,7 @@ class TestBed:
 
     def let_go(self, slot: int) -> None:
         """Free the judge's copy of the inputs of ``slot``, where the memory plan does not keep it."""
-        if not self._keeps_inputs:
+        if not self.keeps_inputs:
             self._held[slot] = None
 
     def _handed_over(self, slot: int) -> tuple[object, ...]:
@@ -264,7 +265,7 @@ class TestBed:
         if self._known is None or self._known[0] != given:
             self._known = None  # freed before others are computed
             found = self._compute_expected(slot)
-            if not self._keeps_inputs:
+            if not self.keeps_inputs:
                 return found
             self._known = given, found
         return self._known[1]

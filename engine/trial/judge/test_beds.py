@@ -16,7 +16,7 @@ from engine.problem.reference import Reference
 from engine.problem.reference_step import StepTooLong, steps_at_most
 from engine.trial.judge.calibration import Calibration
 from engine.trial.judge.known_calibrations import KnownCalibrations
-from engine.trial.judge.memory_room import independent_rows, plans_for, release_unused
+from engine.trial.judge.memory_room import independent_rows, plans_for, rehearse_float64, release_unused
 from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.protocol import OpenRequest
@@ -122,6 +122,15 @@ class TestBeds:
     def in_use(self) -> bool:
         """Whether the workload's bed exists."""
         return self._reference in self._beds
+
+    def allocate_ahead(self) -> None:
+        """Take the memory of a large workload's calibration from a GPU before processes start there (``rehearse_check``).
+
+        Raises DeviceError where no plan fits.
+        """
+        plan = self.plan
+        if self._device.kind == "cuda" and not (plan.keeps_processes or plan.exact_on_host or self.calibrations.known):
+            rehearse_float64(self._reference)
 
     def main(self) -> TestBed:
         """The workload's bed, calibrated at first use. Raises DeviceError where it does not fit.

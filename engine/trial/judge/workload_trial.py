@@ -26,7 +26,7 @@ from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.fused_comparison import compile_ahead
 from engine.trial.judge.interleaving import Contestants, run_pair
 from engine.trial.judge.judge_tools import JudgeTools
-from engine.trial.judge.judged_calls import CheckTally, check_workspace, difference_of_calls, judged_call, rehearse_check
+from engine.trial.judge.judged_calls import CheckTally, check_workspace, difference_of_calls, fresh_call, rehearse_check
 from engine.trial.judge.known_calibrations import KnownCalibrations, shape_text
 from engine.trial.judge.measurement import MeasurementReport
 from engine.trial.judge.memory_room import needs_of, release_unused
@@ -136,7 +136,8 @@ class WorkloadTrial:
     def calibrate(self, say: Say, start: Callable[[], None] | None = None) -> None:
         """Calibrate the correctness check and try the trivial models. ``start`` is called once memory is planned."""
         say("calibrating the correctness check against float64")
-        if start is not None and self.beds.plan:  # plans, or raises where no plan fits
+        if start is not None:
+            self.beds.allocate_ahead()
             start()
         bed = self.bed()
         if self._check is None:
@@ -249,8 +250,7 @@ class WorkloadTrial:
         began, slot = time.monotonic(), 0
         for index in range(own.trials, trials):
             slot = index % bed.slots
-            bed.refill(slot)
-            judged_call(bed, runner, slot, own)
+            fresh_call(bed, runner, slot, own)
             if time.monotonic() - began > _OWN_S:
                 break
         jitter = self._determinism(bed, runner, slot, own)
@@ -270,8 +270,7 @@ class WorkloadTrial:
             if (check.optional and spent > _AGAIN_S) or check.distribution not in bed.calibration.distributions:
                 continue
             began = time.monotonic()
-            bed.refill(0, check.distribution, partly=check.partly)
-            judged_call(bed, runner, 0, tally, check.distribution)
+            fresh_call(bed, runner, 0, tally, check.distribution, partly=check.partly)
             spent += time.monotonic() - began if check.optional else 0.0
             checks.extend(first_checks(rng, [name for name in bed.calibration.distributions if name not in known]))
             known = bed.calibration.distributions
@@ -335,8 +334,7 @@ class WorkloadTrial:
             try:
                 self._tools.pool.load_and_wait(runner, bed, candidate, built)
                 for index in range(_HOLDOUT_TRIALS):
-                    bed.refill(index % bed.slots)
-                    judged_call(bed, runner, index % bed.slots, tally)
+                    fresh_call(bed, runner, index % bed.slots, tally)
                 self._perturb_holdout(bed, runner)
                 check_workspace(runner, candidate)
             except TrialFailed as error:
@@ -360,8 +358,7 @@ class WorkloadTrial:
         names = deque((*ends, *drawn))
         while names and time.monotonic() - began <= _HOLDOUT_S:
             distribution, known = names.popleft(), bed.calibration.distributions
-            bed.refill(0, distribution, partly=self._tools.setup.rng.random() < 0.5)
-            judged_call(bed, runner, 0, tally, distribution)
+            fresh_call(bed, runner, 0, tally, distribution, partly=self._tools.setup.rng.random() < 0.5)
             names.extend(name for name in bed.calibration.distributions if name not in known)
 
     # times
