@@ -875,6 +875,18 @@ def test_zeros_are_counted_exactly(dtype: torch.dtype, at_a_time: int, monkeypat
     assert structure._zeros(numbers) == int((numbers == 0).sum()) > 1000
 
 
+@pytest.mark.parametrize(("every", "rare"), [(0, True), (1 << 18, True), (1 << 11, False), (2, False)])
+def test_a_sample_tells_whether_zeros_are_rare(every: int, rare: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 2^14 of 2^19 elements: a share of 2^-11 is 8 of them, the next ones are far from that."""
+    monkeypatch.setattr(structure, "_SAMPLED", 1 << 14)
+    monkeypatch.setattr(structure, "_SEEN", 4)
+    numbers = torch.rand(1 << 19) + 0.5
+    if every:
+        numbers[::every] = 0
+    assert structure._are_zeros_rare(numbers) is rare
+    assert structure._are_zeros_rare(numbers) is rare, "the same places"
+
+
 def test_loading_kernels_ahead_draws_from_no_generator_of_the_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inputs are drawn again from their seeds meanwhile."""
     tried: list[str] = []
