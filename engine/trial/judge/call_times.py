@@ -26,6 +26,8 @@ class Timing:
     """Whether the device was held meanwhile: the claimed time is then device time only."""
     late: bool = False
     """Whether a gated call was enqueued only after its gate had opened: it waits for the device, or does not fit its queue."""
+    release_us: float = 0.0
+    """The part of a gated call's ``wall_us`` in which its inputs were released and the caches flushed."""
     after_us: float = 0.0
     """Time of the judge's next operation on the device, right after the runner was stopped."""
     counted_us: float = -1.0

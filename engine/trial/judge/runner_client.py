@@ -241,7 +241,8 @@ class RunnerClient:
         if not gate.end():
             self.close()
             raise self._failed(FailureKind.REJECTED, "the runner replied and the device has not reported the end of the call")
-        return self._ended(reply, gate.device_us(), late=early is None)
+        wall, released = gate.device_us()
+        return self._ended(reply, wall, released, late=early is None)
 
     def _gated_reply(self, deadline: float, enqueued: Callable[[], None] = lambda: None) -> RunnerReply:
         """The reply. ``enqueued`` is done for each message that the call is enqueued, which come before it."""
@@ -283,7 +284,7 @@ class RunnerClient:
             self.close()
             raise self._failed(FailureKind.REJECTED, f"the memory of its outputs cannot be mapped: {error}") from error
 
-    def _ended(self, reply: RunnerReply, wall: float, *, late: bool = False) -> Timing:
+    def _ended(self, reply: RunnerReply, wall: float, released: float = 0.0, *, late: bool = False) -> Timing:
         """Freeze; the times of the call. Raises TrialFailed."""
         if isinstance(reply, Fault):
             self._fault(reply)
@@ -292,7 +293,7 @@ class RunnerClient:
         self._awaits_reply = False
         self._has_children = self._stop()
         self.has_run = True
-        return self._timing(reply, wall, late)
+        return self._timing(reply, wall, released, late)
 
     def _delivered(self, reply: RunnerReply) -> Outputs | None:
         if not isinstance(reply, ClaimedTimes) or not reply.outputs:
@@ -309,10 +310,11 @@ class RunnerClient:
             raise self._failed(FailureKind.REJECTED, "one of its processes kept running while the sandbox was frozen")
         return found is not None and found.children
 
-    def _timing(self, reply: ClaimedTimes, wall: float, late: bool) -> Timing:
+    def _timing(self, reply: ClaimedTimes, wall: float, released: float, late: bool) -> Timing:
         if flaw := claim_flaw(reply, wall, trusted=self._trusted):
             raise self._failed(FailureKind.REJECTED, flaw)
-        return Timing(reply.device_us, wall, reply.idle_us, enqueue_us=reply.enqueue_us, held=reply.held, late=late)
+        times = reply.device_us, wall, reply.idle_us
+        return Timing(*times, enqueue_us=reply.enqueue_us, held=reply.held, late=late, release_us=released)
 
     @property
     def _live(self) -> RunnerHandle:
