@@ -837,6 +837,20 @@ def test_a_few_zeros_of_a_large_tensor_are_chance(monkeypatch: pytest.MonkeyPatc
     assert int((bent == 0).sum()) == (zeros if kept else 0)
 
 
+def test_each_end_is_the_larger_one_in_some_lines() -> None:
+    """A softmax that left its last element out of the maximum passed: the first one had been raised more in every row."""
+    given = torch.rand(8, 33)
+    ends: set[tuple[float, float]] = set()
+    for _ in range(20):
+        (edges,) = perturb((given,), "edges")
+        raised = (edges - given).round()
+        if bool(raised[1:-1, 1:-1].any()) or bool((raised[:, 0] == 0).any()):
+            continue  # the other dimension
+        assert {(float(a), float(b)) for a, b in raised[:, [0, -1]]} <= {(1000.0, 750.0), (750.0, 1000.0)}
+        ends |= {(float(a), float(b)) for a, b in raised[:, [0, -1]]}
+    assert len(ends) == 2
+
+
 @pytest.mark.parametrize("distribution", ["edges", "edges x5"])
 @pytest.mark.parametrize("shape", [(1, 3, 9, 5), (1, 9), (9, 1), (1,), (1, 1)])
 def test_a_dimension_of_one_place_has_no_edge(shape: tuple[int, ...], distribution: str) -> None:

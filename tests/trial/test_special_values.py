@@ -17,7 +17,7 @@ from engine.trial.judge.calibration import calibrate
 from engine.trial.judge.cases import make_case, output_names
 from engine.trial.judge.perturbations import INFINITIES, NANS, OWN
 from engine.trial.judge.reference_on_case import ReferenceOnCase
-from engine.trial.judge.special_values import is_usable, only_adds_and_multiplies
+from engine.trial.judge.special_values import is_usable, only_computes
 
 
 @pytest.mark.parametrize(
@@ -30,13 +30,15 @@ from engine.trial.judge.special_values import is_usable, only_adds_and_multiplie
         ("mse_loss", True),
         ("var_mean", False),  # fmaxf(mean of squares - square of the mean, 0) drops a NaN
         ("cumprod", True),
+        ("convolution native_batch_norm mul", True),
+        ("integer_pow mean add sqrt div", True),  # an RMS norm
         ("exp sum div", False),  # the usual vector exponential clamps its argument
         ("pow mean", False),  # exponents of any kind,
         ("unheard_of", False),
     ],
 )
-def test_arithmetic_defines_the_answer_where_operators_only_add_and_multiply(operators: str, defined: bool) -> None:
-    assert only_adds_and_multiplies(frozenset(operators.split())) is defined
+def test_arithmetic_defines_the_answer_where_operators_only_add_multiply_and_normalise(operators: str, defined: bool) -> None:
+    assert only_computes(frozenset(operators.split())) is defined
 
 
 @pytest.mark.parametrize(
@@ -138,6 +140,35 @@ def test_a_kernel_that_forgets_what_infinities_mean_is_wrong(
     right, wrong = (_on(INFINITIES, tmp_path, forward, kernel) for kernel in (honest, slip))
     assert right == (True, "")
     assert not wrong[0]
+
+
+def by_moments(x: Tensor) -> Tensor:
+    """A normalisation of rows with a variance that is kept from being negative: it loses a NaN there."""
+    mean = x.mean(1, keepdim=True)
+    variance = torch.nan_to_num(x.square().mean(1, keepdim=True) - mean.square(), 0.0).clamp(min=0)
+    return (x - mean) * torch.rsqrt(variance + 1e-5)
+
+
+@pytest.mark.parametrize("distribution", [INFINITIES, NANS])
+@pytest.mark.parametrize(
+    ("forward", "honest"),
+    [
+        ("torch.nn.functional.layer_norm(x, (64,))", by_moments),
+        ("torch.nn.functional.group_norm(x[None], 64)[0]", by_moments),
+        (
+            "x / torch.sqrt(x.pow(2).mean(1, keepdim=True) + 1e-5)",
+            lambda x: x * (x * x).mean(1, keepdim=True).add(1e-5).rsqrt(),
+        ),
+        ("x / torch.norm(x, p='fro')", lambda x: x * (1 / x.square().sum().sqrt())),
+        ("x / x.abs().sum(1, keepdim=True)", lambda x: x * x.abs().sum(1, keepdim=True).reciprocal()),
+    ],
+)
+def test_a_normalisation_that_drops_what_is_not_finite_is_wrong(
+    tmp_path: Path, distribution: str, forward: str, honest: Callable[[Tensor], Tensor]
+) -> None:
+    """``nan_to_num`` of what a BatchNorm returns passed with a caveat."""
+    assert _on(distribution, tmp_path, forward, honest)[0]
+    assert not _on(distribution, tmp_path, forward, lambda x: torch.nan_to_num(honest(x), 0.0, 0.0, 0.0))[0]
 
 
 def test_infinities_that_a_reference_makes_itself_are_another_matter(tmp_path: Path) -> None:

@@ -623,13 +623,15 @@ def test_inputs_close_by_may_leave_the_domain_of_the_reference(in_a_domain: Bed)
     assert asked.undecided(1.0)[1] is not None
 
 
-def test_a_hold_out_shape_is_tried_twice_on_changed_ends_of_one_dimension(bench: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hold_out_shape_is_tried_on_changed_ends_of_one_dimension_twice_as_often_as_it_has_dimensions(
+    bench: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Which dimension is drawn: a loop along the other one was not tried."""
     tried: list[str] = []
     monkeypatch.setattr(workload_trial, "fresh_call", lambda *given, partly: tried.append(given[-1]))
     trial = SimpleNamespace(_tools=SimpleNamespace(setup=SimpleNamespace(rng=Random(1))))
     workload_trial.WorkloadTrial._perturb_holdout(trial, bench, None)  # type: ignore[arg-type]
     counts = Counter(tried)
-    assert counts.total() == 6
-    assert counts["edges"] + counts["edges x5"] == 2
+    assert counts.total() == 8
+    assert counts["edges"] + counts["edges x5"] == 4
     assert counts["rising ends"] == counts["falling ends"] == 1

@@ -115,14 +115,15 @@ _MANY = 64
 def _at_edges(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     """The first and the last place of a random dimension are raised, one by 1000 and one by 750: a loop that misses one shows.
 
-    A maximum that misses the larger one is no bound for it, and an exponential overflows.
+    A maximum that misses the larger one is no bound for it, and an exponential overflows. Which one is larger is drawn for each
+    line along the dimension: a softmax that leaves its last element out of the maximum is wrong in every other row.
     Not of a dimension of one place: an offset of the whole tensor is no edge, and ``shifted`` and ``raised`` have it.
     """
     return _edges_raised(tensor, rng, 1000.0)
 
 
 def _at_edges_by_largest(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
-    """The same, raised by the largest magnitude times a factor from 3 to 8, one of them by three quarters of that."""
+    """The same, raised by the largest magnitude times a factor from 3 to 8, and by three quarters of that."""
     return _edges_raised(tensor, rng, float(largest(tensor)) * rng.uniform(3, 8) if tensor.numel() else 0.0)
 
 
@@ -130,9 +131,11 @@ def _edges_raised(tensor: torch.Tensor, rng: Random, by: float) -> torch.Tensor:
     lines = [dim for dim, length in enumerate(tensor.shape) if length > 1]
     if not tensor.numel() or not lines:
         return tensor
-    dim, largest_at = rng.choice(lines), rng.choice((0, -1))
-    for place in (0, -1):
-        tensor.select(dim, place).add_(by if place == largest_at else 0.75 * by)
+    first, last = (tensor.select(dim, place) for dim in [rng.choice(lines)] for place in (0, -1))
+    generator = torch.Generator(tensor.device).manual_seed(rng.getrandbits(62))
+    more = 0.25 * by * torch.randint(0, 2, first.shape, generator=generator, device=tensor.device)
+    first.add_((0.75 * by + more).to(tensor.dtype))
+    last.add_((by - more).to(tensor.dtype))
     return tensor
 
 
@@ -270,6 +273,11 @@ NOT_FOR_HALF = (*WIDE_ONLY, NEAR_ONE)
 """In half precision few numbers lie near one."""
 TYING = ("ties", "zeros", "ones", FEW_ZEROS, FEW_ONES, ZERO_SLICES, EQUAL_ROWS, "denormals", COPIES, THRESHOLDS, RANGE_ENDS)
 """Many elements are equal, or will be after any arithmetic: 1 + x is 1 for every denormal x."""
+
+
+def dimensions(operands: Sequence[Operand]) -> int:
+    """Of more than one place, most in one input; at least 1."""
+    return max((sum(length > 1 for length in o.shape) or 1 for o in operands if o.role is Role.INPUT), default=1)
 
 
 def can_change_some(operands: Sequence[Operand], distribution: str) -> bool:

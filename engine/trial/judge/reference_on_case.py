@@ -142,7 +142,7 @@ class ReferenceOnCase:
         if not any(bool(mask.any()) for mask in masks):
             return False
         operators = self.reference.operators()
-        numbers = special_values.only_adds_and_multiplies(operators)
+        numbers = special_values.only_computes(operators)
         if not numbers and not special_values.only_computes_and_tests(operators):
             return False
         finite = [

@@ -1,9 +1,9 @@
 """Judging infinite and NaN inputs: where the reference defines what a kernel must return. Imports torch.
 
-Arithmetic defines it where the reference only adds and multiplies, at outputs that depend on the special inputs: a kernel that
-returns a finite number there does not read them. 0 × ∞ is no dependency (``diag(A) @ B`` is a scaling of rows), and ∞ − ∞
-depends on the order of summation, so any non-finite number will do. Elsewhere honest kernels of the field differ from PyTorch:
-``fmaxf(x, 0)`` drops a NaN, and the usual vector exponential clamps its argument. Such differences are caveats, not failures.
+Arithmetic defines it where the reference only adds, multiplies and normalises, at outputs that depend on the special inputs: a
+kernel that returns a finite number there does not read them. 0 × ∞ is no dependency (``diag(A) @ B`` is a scaling of rows), and
+∞ − ∞ depends on the order of summation, so any non-finite number will do. Elsewhere honest kernels of the field differ from
+PyTorch: ``fmaxf(x, 0)`` drops a NaN, and the usual vector exponential clamps its argument. Those are caveats, not failures.
 Where the reference replaces NaN among its inputs or leaves it out (``nan_to_num``, ``nansum``, ``isnan``), what is finite there
 must be right; so it must where the reference looks for infinities among them (``isinf``), and only computes and masks.
 Booleans are defined where the reference only computes so and tests for equality, as ``isfinite`` does. Other integers are left
@@ -37,11 +37,15 @@ _ARITHMETIC = frozenset(
 )
 """Operators, without a trailing underscore, that add, multiply or move elements. ``integer_pow``: a power with a constant whole
 exponent, as ``operation_count`` names it."""
-_SMOOTH = frozenset(
-    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal pow tanh sinh cosh sigmoid erf erfc sin cos abs silu gelu "
-    "mish softplus softsign log_sigmoid_forward var var_mean std std_mean norm linalg_vector_norm "
-    "logsumexp _softmax _log_softmax native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit "
-    "_native_batch_norm_legit_no_training cudnn_batch_norm _fused_rms_norm scaled_dot_product_attention "
+_NORMALISING = frozenset(
+    "sqrt rsqrt reciprocal abs norm linalg_vector_norm native_layer_norm native_group_norm native_batch_norm "
+    "_native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm _fused_rms_norm".split()
+)
+"""Operators that divide by a norm, and those of which norms are made. A kernel may lose a NaN in the variance, which it keeps
+from being negative, and has it again in what the variance divides: operators that return a variance are not among them."""
+_SMOOTH = _NORMALISING | frozenset(
+    "exp exp2 expm1 log log2 log10 log1p pow tanh sinh cosh sigmoid erf erfc sin cos silu gelu mish softplus softsign "
+    "log_sigmoid_forward var var_mean std std_mean logsumexp _softmax _log_softmax scaled_dot_product_attention "
     "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention leaky_relu prelu _prelu_kernel "
     "native_dropout addcdiv hypot atan".split()
@@ -87,9 +91,9 @@ def computes_on_any_numbers(operators: frozenset[str]) -> bool:
     return plain <= (_ARITHMETIC | _SMOOTH | _SELECTING | _TESTING | _RECURRENT) - {INTEGER_DIV}
 
 
-def only_adds_and_multiplies(operators: frozenset[str]) -> bool:
-    """Whether arithmetic alone decides every output."""
-    return {name.rstrip("_") for name in operators} <= _ARITHMETIC
+def only_computes(operators: frozenset[str]) -> bool:
+    """Whether sums, products and norms decide every output."""
+    return {name.rstrip("_") for name in operators} <= _ARITHMETIC | _NORMALISING
 
 
 def only_computes_and_tests(operators: frozenset[str]) -> bool:

@@ -31,7 +31,7 @@ from engine.trial.judge.known_calibrations import KnownCalibrations, shape_text
 from engine.trial.judge.measurement import MeasurementReport
 from engine.trial.judge.memory_room import needs_of, release_unused
 from engine.trial.judge.mismatch_tally import on_holdout
-from engine.trial.judge.perturbations import AT_ENDS, AT_ENDS_OF_ONE, OWN
+from engine.trial.judge.perturbations import AT_ENDS, AT_ENDS_OF_ONE, OWN, dimensions
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.sustained_times import SustainedPair
 from engine.trial.judge.sustained_workload import SustainedWorkload
@@ -348,10 +348,11 @@ class WorkloadTrial:
     def _perturb_holdout(self, bed: TestBed, runner: RunnerClient) -> None:
         """Calls on changed ends, since where a loop ends depends on the shape, and on a few other kinds drawn at random.
 
-        Twice on those that change the ends of one dimension, which is drawn. Where the reference proves inaccurate on one,
-        those that are used instead follow.
+        Those that change the ends of one dimension, which is drawn, are tried twice as often as there are dimensions. Where the
+        reference proves inaccurate on one, those that are used instead follow.
         """
-        ends = [name for name in (*AT_ENDS, *AT_ENDS_OF_ONE) if name in bed.calibration.distributions]
+        again = AT_ENDS_OF_ONE * (2 * dimensions(bed.signature.operands) - 1)
+        ends = [name for name in (*AT_ENDS, *again) if name in bed.calibration.distributions]
         others = [name for name in bed.calibration.distributions if name not in (OWN, *ends)]
         drawn = self._tools.setup.rng.sample(others, min(_HOLDOUT_OTHERS, len(others)))
         began, tally = time.monotonic(), CheckTally()
