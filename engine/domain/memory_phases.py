@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.domain.memory_plan import BLOCKS, GIB, SAME_PAIRS, MemoryNeeds, MemoryPlan, MemoryRoom, TrialProcesses
+from engine.domain.memory_plan import BLOCKS, GIB, KEPT_WIDE, SAME_PAIRS, MemoryNeeds, MemoryPlan, MemoryRoom, TrialProcesses
 
 SLACK = 1.1
 """Rounding, fragmentation, and the workspace of operators."""
@@ -57,6 +57,7 @@ def phases_of(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes:
     kept = needs.inputs * (plan.slots if plan.keeps_inputs else 0)
     judge = room.process + plan.slots * needs.operands + needs.weights + max(kept, needs.inputs)
     checked = judge - (0 if plan.keeps_inputs else needs.inputs) + exact
+    wide = needs.exact_weights if needs.exact_weights <= KEPT_WIDE else 0
     copies = 0 if plan.copies_on_host else plan.slots * needs.outputs
     rivals = plan.slots * needs.outputs if room.shared else 0
     runner = room.process + max(needs.own, plan.warm_bytes)
@@ -70,7 +71,7 @@ def phases_of(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes:
     calibration = room.process + 2 * needs.inputs + needs.weights + max(exact, needs.inputs + needs.weights + needs.own)
     return {
         "calibration": calibration + (0 if plan.keeps_inputs else -needs.inputs),
-        "baselines": judge + (alive * processes.baselines + itself) * runner + null,
+        "baselines": judge + wide + (alive * processes.baselines + itself) * runner + null,
         "verification": checked + copies + runner + beside + holdouts,
         "measurement": checked + copies + alive * runner + beside + (holdouts if plan.keeps_processes else 0),
         "race": checked + 2 * copies + rivals + 2 * alive * runner + baselines + null,

@@ -10,6 +10,8 @@ BLOCKS = 256 << 20
 """Most bytes that comparing two outputs takes: large ones are read in blocks of a fixed size."""
 MOST_SLICES = 32
 """Slices of the rows for float64: with more of them less memory is saved than each call costs."""
+KEPT_WIDE = 256 << 20
+"""Most bytes of a reference in float64 that is kept from one call to the next."""
 SAME_PAIRS = 4
 """Most process pairs of the ranking baseline against itself. They take one process more: neighbours share one."""
 _HOLDOUT_SLOTS = 2

@@ -6,14 +6,16 @@ Converts models, and keeps explicit casts inside a forward from narrowing again.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import CellType, FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from engine.domain.memory_plan import KEPT_WIDE
 from engine.problem import batched_convolution
 from engine.problem.loading import plain_tensors
 from engine.problem.operator_mode import OperatorMode
@@ -43,6 +45,33 @@ def cast_model(model: nn.Module, dtype: torch.dtype, device: torch.device | None
             if isinstance(value, FunctionType) and value.__closure__:
                 vars(module)[name] = _of_copy(value, memo)
     return converted
+
+
+class WideModels:
+    """A small model in float64, kept as long as the model lives, or another takes its place.
+
+    Copying the modules of a DenseNet takes longer than a call of it.
+    """
+
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[nn.Module, tuple[torch.device, nn.Module]] = WeakKeyDictionary()
+
+    def get(self, model: nn.Module, device: torch.device, convert: Callable[[], nn.Module]) -> tuple[nn.Module, bool]:
+        """The model in float64 on the device, and whether it is kept: a call must leave it as it was."""
+        place, found = self._kept.get(model, (None, None))
+        if found is not None and place == device:
+            return found, True
+        self._kept.clear()
+        found = convert()
+        held = (*found.parameters(), *found.buffers())
+        keep = len(held) >= _FEWEST_KEPT and sum(tensor.nbytes for tensor in held) <= KEPT_WIDE
+        if keep:
+            self._kept[model] = device, found
+        return found, keep
+
+
+_FEWEST_KEPT = 8
+"""Parameters and buffers from which on converting a model takes time."""
 
 
 def _is_plain(tensor: Tensor) -> bool:

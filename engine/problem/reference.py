@@ -35,7 +35,7 @@ from engine.problem.model_state import ModelState
 from engine.problem.observed_call import ObservedCall
 from engine.problem.operands import argument_rows, model_tensors, named_constants, named_operands
 from engine.problem.operation_count import OperationCounter
-from engine.problem.precision import cast, cast_model, float64_arithmetic
+from engine.problem.precision import WideModels, cast, cast_model, float64_arithmetic
 from engine.problem.randomness import seeded
 from engine.problem.recurrences import OneTimeStep
 from engine.problem.scalar_arguments import Change, usable_change, vary_scalars
@@ -76,6 +76,7 @@ class Reference:
         self.exact_slices = 1
         """In how many slices of the first dimension float64 is computed, where ``independent_rows`` were found."""
         self._rows: row_slices.IndependentRows | None = None
+        self._wide = WideModels()
         self.must_run = False
         """Whether fake tensors could not trace it: it may depend on the numbers that tensors hold. Known once it is traced."""
         self._traced: tuple[Signature, OperationCounter, ForwardMemory] | None = None
@@ -176,8 +177,7 @@ class Reference:
         those of ``seed``. ``device``: where model and inputs are, if elsewhere. ``rows``: how many rows ``inputs`` have, if not
         all of them. ``last``: the model is not called again, and keeps the state that this call leaves.
         """
-        device = device or self.device
-        effects = self._side_effects
+        device, effects = device or self.device, self._side_effects
         with torch.no_grad(), ExitStack() as stack, self._loaded.explain_errors("forward()", device):
             if effects is None or effects.draws_random:
                 stack.enter_context(seeded(seed, device))
@@ -276,18 +276,18 @@ class Reference:
 
     def _in_float64(self, model: nn.Module, draw: Callable[[], tuple[object, ...]], device: torch.device) -> tuple[Tensor, ...]:
         eight_bits = any(o.role is Role.OUTPUT and o.dtype.startswith("float8") for o in self.signature().operands)
+        wide, keeps = self._wide.get(model, device, lambda: self._cast(model, torch.float64, device))
         if self.exact_slices > 1 and self._rows is not None and device == self.device:
-            wide, inputs = self._cast(model, torch.float64, device), draw()
 
             def on_rows(part: tuple[object, ...], count: int) -> tuple[Tensor, ...]:
                 given = self.cast_inputs(part, torch.float64)
                 with float64_arithmetic(eight_bits=eight_bits):
                     return self.call(wide, given, rows=count)
 
-            return self._rows.joined(self.exact_slices, inputs, on_rows)
+            return self._rows.joined(self.exact_slices, draw(), on_rows)
         given = self.cast_inputs(draw(), torch.float64, device)  # drawn in their own types
         with float64_arithmetic(eight_bits=eight_bits):
-            return self.call(self._cast(model, torch.float64, device), given, device=device, last=True)
+            return self.call(wide, given, device=device, last=not keeps)
 
     def signature(self) -> Signature:
         """The signature of kernels for this workload: operands in the ABI's order, constants, operation count.

@@ -164,8 +164,8 @@ class Gate:
     def abandon(self) -> None:
         self.enqueued.append("abandoned")
 
-    def device_us(self) -> float:
-        return 400.0
+    def device_us(self) -> tuple[float, float]:
+        return 400.0, 90.0
 
     def close(self) -> None:
         self.enqueued.append("closed")
@@ -207,7 +207,7 @@ def test_the_judge_waits_for_a_gated_call_once_it_is_enqueued(early: bool, repli
     gate = Gate()
     found = gated(gate, early, *replies)
     assert gate.enqueued == ORDER
-    assert (found.late, found.wall_us, found.claimed_us) == (late, 400.0, 124.0)
+    assert (found.late, found.wall_us, found.release_us, found.claimed_us) == (late, 400.0, 90.0, 124.0)
 
 
 def test_a_gated_call_without_a_report_fails_and_a_fault_is_told() -> None:

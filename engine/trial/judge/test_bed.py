@@ -20,7 +20,7 @@ from engine.domain.model import Device, Role
 from engine.domain.problem_format import FormatVerdict
 from engine.problem.constant_parameters import Varied
 from engine.problem.reference import Reference
-from engine.problem.values import tensors
+from engine.problem.values import contiguous, tensors
 from engine.trial.judge.blocks import as_integers
 from engine.trial.judge.calibration import Calibration
 from engine.trial.judge.cases import Case, draws_alike, fresh_seed, output_names
@@ -29,6 +29,7 @@ from engine.trial.judge.draw import Draw, draws, has_outputs
 from engine.trial.judge.findings import Findings
 from engine.trial.judge.format_check import format_verdict, ruling_of_several
 from engine.trial.judge.guards import PATTERN, Guards
+from engine.trial.judge.lent_weights import LentWeights
 from engine.trial.judge.mismatch_tally import with_evidence
 from engine.trial.judge.perturbations import OWN, can_change_some
 from engine.trial.judge.policies import AllclosePolicy
@@ -71,6 +72,7 @@ class TestBed:
         except DeviceError:
             self._inputs.close()
             raise
+        self._weights = LentWeights(self.layout.slots, self._inputs)
         self._model: nn.Module | None = None
         self._drawing: Callable[[], nn.Module] = lambda: reference.model(0)
         self._drawn = [Draw(0, 0)] * self.slots
@@ -115,17 +117,10 @@ class TestBed:
             self.draw_weights()
 
     def draw_weights(self) -> nn.Module:
-        """The new model. Its weights are drawn and copied to lent memory at first use, before a call at the latest.
-
-        A module constructs its own meanwhile, which takes as long on the host, and takes the lent ones in its first call.
-        """
+        """The new model. Its weights are drawn and copied to lent memory at first use, while a module constructs its own."""
         if self._model is None:
             self._model = self._drawing()
-            weights = self.reference.arguments(self._model, ())
-            for row in self.layout.slots:
-                held = [s for s in row if s.role in (Role.PARAMETER.value, Role.BUFFER.value)]
-                for operand, tensor in zip(held, weights, strict=True):
-                    self._tensor(operand).copy_(tensor)
+            self._weights.copy(self.reference.arguments(self._model, ()))
             self.settle()
         return self._model
 
@@ -199,9 +194,9 @@ class TestBed:
     def release(self, slot: int) -> None:
         """Copy the inputs drawn for ``slot`` to lent memory, right before the call: nothing can be computed ahead."""
         self._known = None
-        arguments = self.reference.arguments(self.draw_weights(), self._hold(slot))
-        for operand, tensor in zip(self._read_slots(slot), arguments, strict=True):
-            self._tensor(operand).copy_(tensor)
+        self.draw_weights()
+        self._hold(slot)
+        self.release_inputs(slot)
 
     def refill(self, slot: int, distribution: str = OWN, *, partly: bool = False) -> None:
         """``draw`` and ``release``."""
@@ -259,7 +254,7 @@ class TestBed:
     def expected(self, slot: int) -> Sequence[torch.Tensor]:
         """The reference's outputs for the current inputs of ``slot``: in float64, or eager's for an allclose policy.
 
-        Where the memory plan keeps inputs, the last ones are kept until others are asked for, or inputs are released.
+        Where the memory plan keeps inputs, the last ones are kept until others are asked for, or inputs are drawn or released.
         """
         given = self._drawn[slot], self.init_seed, self._scalar_seed
         if self._known is None or self._known[0] != given:
@@ -337,8 +332,12 @@ class TestBed:
 
     def _changed_input(self, slot: int) -> str:
         """A message on an input or weight that a call changed; empty if it changed none. Holds the inputs, for ``expected``."""
-        arguments = self.reference.arguments(self.draw_weights(), self._hold(slot))
-        for operand, tensor in zip(self._read_slots(slot), arguments, strict=True):
+        given = self._hold(slot)
+        if self._weights.are_intact(slot):
+            read, right = self._input_slots(slot), tuple(map(contiguous, tensors(list(given))))
+        else:
+            read, right = self._read_slots(slot), self.reference.arguments(self.draw_weights(), given)
+        for operand, tensor in zip(read, right, strict=True):
             if not operand.writable and not torch.equal(as_integers(self._tensor(operand)), as_integers(tensor)):
                 return f"changed its {operand.role} {operand.name}"
         return ""
@@ -395,5 +394,6 @@ class TestBed:
     def close(self) -> None:
         """Free its memory at once: lent memory refers to this bed, which therefore lives until the next garbage collection."""
         self._held, self._known, self._model = [None] * self.slots, None, None
+        self._weights.forget()
         self._inputs.close()
         self._written.close()
