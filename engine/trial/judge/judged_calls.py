@@ -54,6 +54,7 @@ def fresh_call(
 ) -> None:
     """``judged_call`` on newly drawn inputs. A gated call copies them to lent memory itself."""
     bed.draw(slot, distribution, partly=partly)
+    bed.draw_weights()
     if not runner.checks_gated:
         bed.release(slot)
     judged_call(bed, runner, slot, tally, distribution)
