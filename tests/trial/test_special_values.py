@@ -32,6 +32,9 @@ from engine.trial.judge.special_values import is_usable, only_computes
         ("cumprod", True),
         ("convolution native_batch_norm mul", True),
         ("integer_pow mean add sqrt div", True),  # an RMS norm
+        ("sub integer_pow sum sqrt", False),  # a distance: fmaxf(a² + b² - 2ab, 0) drops a NaN
+        ("sub norm", False),
+        ("sub integer_pow mean sqrt div", True),
         ("exp sum div", False),  # the usual vector exponential clamps its argument
         ("pow mean", False),  # exponents of any kind,
         ("unheard_of", False),
@@ -169,6 +172,34 @@ def test_a_normalisation_that_drops_what_is_not_finite_is_wrong(
     """``nan_to_num`` of what a BatchNorm returns passed with a caveat."""
     assert _on(distribution, tmp_path, forward, honest)[0]
     assert not _on(distribution, tmp_path, forward, lambda x: torch.nan_to_num(honest(x), 0.0, 0.0, 0.0))[0]
+
+
+@pytest.mark.parametrize(
+    ("forward", "norm"),
+    [
+        ("x / torch.norm(x, p=2, dim=1, keepdim=True)", lambda x: x.square().sum(1, keepdim=True).sqrt()),
+        ("x / x.abs().sum(1, keepdim=True)", lambda x: x.abs().sum(1, keepdim=True)),
+        ("x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + 1e-12)", lambda x: x.square().mean(1, keepdim=True).sqrt()),
+        (
+            "x / torch.sqrt(((x - x.mean(1, keepdim=True)) ** 2).mean(1, keepdim=True))",
+            lambda x: (x.square().mean(1, keepdim=True) - x.mean(1, keepdim=True).square()).sqrt(),
+        ),
+    ],
+)
+def test_a_lower_bound_of_a_norm_may_lose_its_nan(tmp_path: Path, forward: str, norm: Callable[[Tensor], Tensor]) -> None:
+    """``x / fmaxf(norm, 1e-12f)`` leaves the NaN where ``x`` has it, and no other in its row."""
+    passed, caveat = _on(NANS, tmp_path, forward, lambda x: x / torch.fmax(norm(x), torch.tensor(1e-12)))
+    assert passed
+    assert "elements differ" in caveat
+
+
+@pytest.mark.parametrize("forward", ["(x[:, None] - x).pow(2).sum(2).sqrt()", "torch.norm(x[:, None] - x, dim=2)"])
+def test_a_squared_distance_that_is_kept_from_being_negative_may_lose_its_nan(tmp_path: Path, forward: str) -> None:
+    def by_products(x: Tensor) -> Tensor:
+        squares = x.square().sum(1)
+        return torch.fmax(squares[:, None] + squares - 2 * x @ x.T, torch.tensor(0.0)).sqrt().fill_diagonal_(0.0)
+
+    assert _on(NANS, tmp_path, forward, by_products)[0]
 
 
 def test_infinities_that_a_reference_makes_itself_are_another_matter(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Arithmetic defines it where the reference only adds, multiplies and normalises, at outputs that depend on the special inputs: a
 kernel that returns a finite number there does not read them. 0 × ∞ is no dependency (``diag(A) @ B`` is a scaling of rows), and
-∞ − ∞ depends on the order of summation, so any non-finite number will do. Elsewhere honest kernels of the field differ from
+∞ − ∞ depends on the order of summation, so any non-finite number will do. Where it normalises, all of them must be gone:
+``x / fmaxf(norm, 1e-12f)`` loses the NaN of a norm, and keeps that of ``x``. Elsewhere honest kernels of the field differ from
 PyTorch: ``fmaxf(x, 0)`` drops a NaN, and the usual vector exponential clamps its argument. Those are caveats, not failures.
 Where the reference replaces NaN among its inputs or leaves it out (``nan_to_num``, ``nansum``, ``isnan``), what is finite there
 must be right; so it must where the reference looks for infinities among them (``isinf``), and only computes and masks.
@@ -43,6 +44,9 @@ _NORMALISING = frozenset(
 )
 """Operators that divide by a norm, and those of which norms are made. A kernel may lose a NaN in the variance, which it keeps
 from being negative, and has it again in what the variance divides: operators that return a variance are not among them."""
+_ROOTS = frozenset("sqrt norm linalg_vector_norm".split())
+_CANCELLING = frozenset("sub rsub".split())
+_DIVIDING = _NORMALISING - _ROOTS - {"abs"} | {"div"}
 _SMOOTH = _NORMALISING | frozenset(
     "exp exp2 expm1 log log2 log10 log1p pow tanh sinh cosh sigmoid erf erfc sin cos silu gelu mish softplus softsign "
     "log_sigmoid_forward var var_mean std std_mean logsumexp _softmax _log_softmax scaled_dot_product_attention "
@@ -92,8 +96,17 @@ def computes_on_any_numbers(operators: frozenset[str]) -> bool:
 
 
 def only_computes(operators: frozenset[str]) -> bool:
-    """Whether sums, products and norms decide every output."""
-    return {name.rstrip("_") for name in operators} <= _ARITHMETIC | _NORMALISING
+    """Whether sums, products and norms decide every output.
+
+    A root of what cancels must divide something: a kernel that keeps a squared distance from being negative loses a NaN there.
+    """
+    plain = {name.rstrip("_") for name in operators}
+    return plain <= _ARITHMETIC | _NORMALISING and not (plain & _ROOTS and plain & _CANCELLING and not plain & _DIVIDING)
+
+
+def normalises(operators: frozenset[str]) -> bool:
+    """Whether there are norms among what decides."""
+    return bool({name.rstrip("_") for name in operators} & _NORMALISING)
 
 
 def only_computes_and_tests(operators: frozenset[str]) -> bool:
@@ -179,6 +192,11 @@ def compare_special(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Te
 def replaced(tensor: torch.Tensor, by: float) -> torch.Tensor:
     """A tensor with its infinities and NaN replaced by a finite number."""
     return torch.where(torch.isfinite(tensor), tensor, torch.full_like(tensor, by)) if tensor.is_floating_point() else tensor
+
+
+def is_every_one(mask: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether the flat mask holds every element that is not finite."""
+    return not any(read_numbers([(~(torch.isfinite(right) | here)).any() for right, here in in_blocks(expected, mask)]))
 
 
 REPLACEMENTS = (1.5, -2.25)
