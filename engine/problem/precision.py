@@ -6,11 +6,12 @@ Converts models, and keeps explicit casts inside a forward from narrowing again.
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from types import CellType, FunctionType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -54,24 +55,79 @@ class WideModels:
     """
 
     def __init__(self) -> None:
-        self._kept: WeakKeyDictionary[nn.Module, tuple[torch.device, nn.Module]] = WeakKeyDictionary()
+        self._model: ref[nn.Module] | None = None
+        self._kept: tuple[torch.device, nn.Module, list[object]] | None = None
 
     def get(self, model: nn.Module, device: torch.device, convert: Callable[[], nn.Module]) -> tuple[nn.Module, bool]:
-        """The model in float64 on the device, and whether it is kept: a call must leave it as it was."""
-        place, found = self._kept.get(model, (None, None))
-        if found is not None and place == device:
-            return found, True
-        self._kept.clear()
+        """The model in float64 on the device, and whether it is kept: a call must leave its tensors as they were.
+
+        Where a call left something else behind, as in a dictionary, it is converted anew: each call is the first one.
+        """
+        if self._kept is not None and self._model is not None and self._model() is model:
+            place, found, before = self._kept
+            if place == device and _are_same(before, list(_contents(found))):
+                return found, True
+            del found, before
+        self._forget()
         found = convert()
-        held = (*found.parameters(), *found.buffers())
+        held = [t for m in found.modules() for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
+        held += [tensor for module in found.modules() for _, tensor in plain_tensors(module)]
         keep = len(held) >= _FEWEST_KEPT and sum(tensor.nbytes for tensor in held) <= KEPT_WIDE
         if keep:
-            self._kept[model] = device, found
+            self._model, self._kept = ref(model, self._forget), (device, found, list(_contents(found)))
         return found, keep
+
+    def _forget(self, _: object = None) -> None:
+        self._model = self._kept = None
 
 
 _FEWEST_KEPT = 8
-"""Parameters and buffers from which on converting a model takes time."""
+"""Parameters, buffers and other tensors from which on converting a model takes time."""
+
+
+def _contents(model: nn.Module) -> Iterator[object]:
+    """What the modules' attributes hold: numbers, texts and, by identity, all else.
+
+    ``ModelState`` restores tensors that are attributes; of those in lists and the like it counts whether they were written to.
+    """
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if name not in _OF_EVERY_MODULE:
+                yield name
+                yield from (value,) if isinstance(value, Tensor) else _parts(value, _DEEPEST)
+
+
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
+_DEEPEST = 5
+"""How far attributes are followed into what they hold."""
+
+
+def _parts(value: object, deepest: int) -> Iterator[object]:
+    inner: Collection[object] = ()
+    match value:
+        case None | int() | float() | str() | nn.Module() | type() | ModuleType() | FunctionType():
+            yield value
+            return
+        case Tensor():
+            yield from (value, 0 if value.is_inference() else value._version)
+            return
+        case dict():
+            inner = [part for item in value.items() for part in item]
+        case list() | tuple() | set() | frozenset() | deque():
+            inner = value
+        case _:
+            yield value
+            inner = [getattr(value, "__dict__", None)]
+    yield len(inner)
+    for part in inner if deepest else ():
+        yield from _parts(part, deepest - 1)
+
+
+def _are_same(before: Sequence[object], now: Sequence[object]) -> bool:
+    def same(one: object, other: object) -> bool:
+        return one is other or (isinstance(one, int | float | str) and type(one) is type(other) and one == other)
+
+    return len(before) == len(now) and all(map(same, before, now))
 
 
 def _is_plain(tensor: Tensor) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from engine.domain.model import Workload
-from engine.problem import catalog
+from engine.problem import catalog, precision
 from engine.problem.reference import Reference
 from engine.trial.judge import devices, lent_weights, test_bed
 from engine.trial.judge.calibration import calibrate
@@ -69,6 +72,21 @@ def test_a_weight_that_a_call_changed_is_named(bed: Bed, slot: int, which: int) 
     assert bed.check(slot).violation == f"changed its parameter {operand.name}"
 
 
+def test_a_weight_that_was_changed_before_the_image_was_made_is_named(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that constructs its own weights runs while the judge copies: to a GPU's memory it can write."""
+    operand, raw = bed._weights._rows[0][2], bed._inputs.raw
+
+    def written_to(start: int, end: int) -> torch.Tensor:
+        bed._tensor(operand).fill_(7)
+        return raw(start, end)
+
+    bed.new_model(constructed=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(bed._inputs, "raw", written_to)
+        bed.draw_weights()
+    assert answered(bed, 0) == f"changed its parameter {operand.name}"
+
+
 def test_of_large_weights_no_image_is_kept(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lent_weights, "_LARGEST", 1000)
     bed.new_model()
@@ -103,3 +121,59 @@ def test_a_model_in_float64_that_is_kept_loses_no_state(tmp_path: Path) -> None:
     assert kept
     assert wide is not model
     assert all(int(buffer) == 0 for name, buffer in wide.named_buffers() if name.endswith("num_batches_tracked"))
+
+
+@pytest.mark.parametrize(
+    ("made", "used"),
+    [
+        ("self.held = {}", "self.held.setdefault('mean', x.mean())"),
+        ("self.held = []", "(self.held.append(x.mean()) or self.held[0])"),
+        ("self.held = [torch.zeros(5)]", "self.held[0].add_(x.mean())"),
+        ("self.held = type('Held', (), {})()", "vars(self.held).setdefault('mean', x.mean())"),
+    ],
+)
+def test_what_a_call_in_float64_leaves_behind_is_not_in_the_next(tmp_path: Path, made: str, used: str) -> None:
+    """Tensors that are attributes are restored after a call; others are not."""
+    file = tmp_path / "holding.py"
+    source = LAYERS.replace("    def forward", f"        {made}\n    def forward")
+    file.write_text(source.replace("return self.layers(x)", f"return self.layers(x) - {used}"))
+    reference = Reference(catalog.find(str(file)), Workload("full", {}))
+    one, other = reference.inputs(1), reference.inputs(2)
+    assert reference.side_effects is not None
+    model = reference.model(1)
+    reference.exact(model, one)
+    assert torch.equal(reference.exact(model, other).outputs[0], reference.exact(reference.model(1), other).outputs[0])
+
+
+def test_a_model_with_large_tensors_as_plain_attributes_is_not_kept(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither parameters nor buffers, they are operands all the same, and so they count in the memory plan."""
+    monkeypatch.setattr(precision, "KEPT_WIDE", 10_000)
+    model, wide = bed.reference.model(1), precision.WideModels()
+    convert = lambda: precision.cast_model(model, torch.float64)  # noqa: E731
+    assert wide.get(model, torch.device("cpu"), convert)[1]
+    model.table = torch.zeros(10_000)
+    assert not precision.WideModels().get(model, torch.device("cpu"), convert)[1]
+
+
+def test_a_model_that_equals_another_is_not_taken_for_it(bed: Bed) -> None:
+    class Alike(torch.nn.Sequential):
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Alike)
+
+        def __hash__(self) -> int:
+            return 1
+
+    one, other = (Alike(*(torch.nn.Linear(2, 2) for _ in range(4))) for _ in range(2))
+    wide = precision.WideModels()
+    found = [wide.get(m, torch.device("cpu"), partial(precision.cast_model, m, torch.float64))[0] for m in (one, other)]
+    assert torch.equal(next(found[1].parameters()), next(other.parameters()).double())
+
+
+def test_a_model_in_float64_is_freed_with_its_model(bed: Bed) -> None:
+    model = bed.reference.model(1)
+    wide = precision.WideModels()
+    made = weakref.ref(wide.get(model, torch.device("cpu"), partial(precision.cast_model, model, torch.float64))[0])
+    assert made() is not None
+    del model
+    gc.collect()
+    assert made() is None

@@ -36,6 +36,10 @@ class LentWeights:
         start, end = self._span(0)
         is_kept = len(self._rows[0]) >= _FEWEST and end - start <= _LARGEST
         self._image = self._memory.raw(start, end).clone() if is_kept else None
+        if self._image is not None:  # not what is there by now: a module that constructs its own can write to a GPU
+            for operand, tensor in zip(self._rows[0], weights, strict=True):
+                place = self._image.narrow(0, operand.offset - start, operand.nbytes)
+                place.view(tensor.dtype).copy_(tensor.reshape(-1))
 
     def are_intact(self, slot: int) -> bool:
         """Whether the weights of a slot are certainly what was copied there. Where they are few, each has to be compared."""
