@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.domain.model import Workload
 from engine.ideas.prompts.context import PERTURBED
@@ -28,6 +30,7 @@ from engine.trial.judge.perturbations import (
     SPECIAL,
     THRESHOLDS,
     UNEQUAL,
+    _edges_raised,
     nudged,
     perturb,
 )
@@ -849,6 +852,32 @@ def test_each_end_is_the_larger_one_in_some_lines() -> None:
         assert {(float(a), float(b)) for a, b in raised[:, [0, -1]]} <= {(1000.0, 750.0), (750.0, 1000.0)}
         ends |= {(float(a), float(b)) for a, b in raised[:, [0, -1]]}
     assert len(ends) == 2
+
+
+class _Made(TorchDispatchMode):
+    """Counts the bytes of all tensors that operators make."""
+
+    made = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        known = {t.untyped_storage().data_ptr() for t in args if isinstance(t, torch.Tensor)}
+        self.made += found.untyped_storage().nbytes() if found.untyped_storage().data_ptr() not in known else 0
+        return found
+
+
+def test_drawing_the_larger_end_takes_a_byte_for_each_line() -> None:
+    """Of a dimension of two places the lines are half the elements: numbers of eight bytes took as much as the input."""
+    given = torch.rand(2, 1 << 16)
+    with _Made() as counted:
+        _edges_raised(given[:, :], _FirstChoice(1), 1000.0)
+    assert given.min() >= 750
+    assert counted.made <= given.nbytes / 8
+
+
+class _FirstChoice(Random):
+    def choice(self, seq: Any) -> Any:
+        return seq[0]
 
 
 @pytest.mark.parametrize("distribution", ["edges", "edges x5"])

@@ -133,9 +133,11 @@ def _edges_raised(tensor: torch.Tensor, rng: Random, by: float) -> torch.Tensor:
         return tensor
     first, last = (tensor.select(dim, place) for dim in [rng.choice(lines)] for place in (0, -1))
     generator = torch.Generator(tensor.device).manual_seed(rng.getrandbits(62))
-    more = 0.25 * by * torch.randint(0, 2, first.shape, generator=generator, device=tensor.device)
-    first.add_((0.75 * by + more).to(tensor.dtype))
-    last.add_((by - more).to(tensor.dtype))
+    # A byte each: of a dimension of two places the lines are half the elements.
+    more = torch.randint(0, 2, first.shape, generator=generator, device=tensor.device, dtype=torch.uint8)
+    quarter = min(0.25 * by, torch.finfo(tensor.dtype).max)
+    first.add_(0.75 * by).add_(more, alpha=quarter)
+    last.add_(0.75 * by).add_(more.bitwise_xor_(1), alpha=quarter)
     return tensor
 
 
