@@ -61,7 +61,7 @@ class WideModels:
     def get(self, model: nn.Module, device: torch.device, convert: Callable[[], nn.Module]) -> tuple[nn.Module, bool]:
         """The model in float64 on the device, and whether it is kept: a call must leave its tensors as they were.
 
-        Where a call left something else behind, as in a dictionary, it is converted anew: each call is the first one.
+        Where a call left something else behind, as in a dictionary, it is converted again: each call is the first one.
         """
         if self._kept is not None and self._model is not None and self._model() is model:
             place, found, before = self._kept

@@ -146,7 +146,7 @@ def test_what_a_call_in_float64_leaves_behind_is_not_in_the_next(tmp_path: Path,
 
 
 def test_a_model_with_large_tensors_as_plain_attributes_is_not_kept(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither parameters nor buffers, they are operands all the same, and so they count in the memory plan."""
+    """Neither parameters nor buffers, they are operands nevertheless, and count in the memory plan."""
     monkeypatch.setattr(precision, "KEPT_WIDE", 10_000)
     model, wide = bed.reference.model(1), precision.WideModels()
     convert = lambda: precision.cast_model(model, torch.float64)  # noqa: E731
