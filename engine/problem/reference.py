@@ -26,6 +26,7 @@ from engine.problem.bytes_read import ReadCounter
 from engine.problem.constant_parameters import Constant, Varied, counted_constants, varied_constants, with_usable_signs
 from engine.problem.drawn_integers import Range, drawn_ranges, takes_integers
 from engine.problem.fake_conversion import convertible_modules
+from engine.problem.fake_norms import BatchNormShapes
 from engine.problem.formats.declared import check_outputs
 from engine.problem.forward_outputs import ForwardOutputs, LentOutputs
 from engine.problem.forward_trace import ForwardTrace
@@ -342,7 +343,7 @@ class Reference:
 
     def _trace_fake(self) -> ForwardTrace | None:
         """The forward on fake tensors; ``None`` if it reads tensors' contents or leaves torch."""
-        counter = OperationCounter(self.device)
+        allocated, read, counter = AllocationCounter(), ReadCounter(), OperationCounter(self.device)
         try:
             # A separate module: objects at the module's top level must never hold fake tensors.
             loaded = LoadedReference(self.problem, self.workload)
@@ -350,14 +351,13 @@ class Reference:
                 stack.enter_context(seeded(_FORWARD_SEED, self.device))
                 stack.enter_context(warnings.catch_warnings())
                 warnings.simplefilter("ignore")
-                stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-                stack.enter_context(torch.no_grad())
-                stack.enter_context(convertible_modules())
+                modes = FakeTensorMode(allow_non_fake_inputs=True), BatchNormShapes(), torch.no_grad(), convertible_modules()
+                for mode in modes:
+                    stack.enter_context(mode)
                 inputs = loaded.make_inputs(self.device, clears=False)
                 with self.device:
                     model = loaded.make_model(self.device)
                 state = model_tensors(model)
-                allocated, read = AllocationCounter(), ReadCounter()
                 if self.device.type == "cpu":
                     stack.enter_context(OneTimeStep(counter, read))
                 with allocated, read, counter:
