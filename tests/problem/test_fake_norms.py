@@ -35,6 +35,7 @@ def results(shape: tuple[int, ...], dtype: torch.dtype, *flags: bool, ours: bool
         return [(one.shape, one.dtype, one.stride()) for one in (*found, layer(x))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_results_look_like_torchs(shape: tuple[int, ...], dtype: torch.dtype) -> None:

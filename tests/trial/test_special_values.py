@@ -152,7 +152,7 @@ def by_moments(x: Tensor) -> Tensor:
     return (x - mean) * torch.rsqrt(variance + 1e-5)
 
 
-@pytest.mark.parametrize("distribution", [INFINITIES, NANS])
+@pytest.mark.parametrize("distribution", [pytest.param(INFINITIES, marks=pytest.mark.slow), NANS])
 @pytest.mark.parametrize(
     ("forward", "honest"),
     [
