@@ -47,6 +47,7 @@ from being negative, and has it again in what the variance divides: operators th
 _ROOTS = frozenset("sqrt norm linalg_vector_norm".split())
 _CANCELLING = frozenset("sub rsub".split())
 _DIVIDING = _NORMALISING - _ROOTS - {"abs"} | {"div"}
+"""By these a root of what cancels tells a normalisation from a distance."""
 _SMOOTH = _NORMALISING | frozenset(
     "exp exp2 expm1 log log2 log10 log1p pow tanh sinh cosh sigmoid erf erfc sin cos silu gelu mish softplus softsign "
     "log_sigmoid_forward var var_mean std std_mean logsumexp _softmax _log_softmax scaled_dot_product_attention "
