@@ -51,9 +51,21 @@ def _for_blocks(needs: MemoryNeeds) -> int:
     return min(BLOCKS, _BLOCKWISE * needs.exact)
 
 
+def judges_tensors(plan: MemoryPlan, needs: MemoryNeeds) -> int:
+    """What the judge's own tensors may take while a kernel is checked, beside lent memory."""
+    kept = needs.inputs * (plan.slots if plan.keeps_inputs else 0)
+    copies = 0 if plan.copies_on_host else plan.slots * needs.outputs
+    return int(SLACK * (needs.weights + kept + _exact(plan, needs) + copies))
+
+
+def _exact(plan: MemoryPlan, needs: MemoryNeeds) -> int:
+    """What float64 takes on the device."""
+    return needs.outputs if plan.exact_on_host else needs.exact_in(plan.exact_slices)
+
+
 def phases_of(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> dict[str, int]:
     """What each phase of a trial needs on the device."""
-    exact = needs.outputs if plan.exact_on_host else needs.exact_in(plan.exact_slices)
+    exact = _exact(plan, needs)
     kept = needs.inputs * (plan.slots if plan.keeps_inputs else 0)
     judge = room.process + plan.slots * needs.operands + needs.weights + max(kept, needs.inputs)
     checked = judge - (0 if plan.keeps_inputs else needs.inputs) + exact

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.domain.memory_phases import judges_tensors
 from engine.domain.memory_plan import (
     GIB,
     MOST_SLICES,
@@ -54,6 +55,16 @@ def chosen(needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses = Tri
     found = plans(needs, room, processes)
     assert not isinstance(found, TooLarge)
     return found[0]
+
+
+@pytest.mark.slow
+@given(NEEDS, ROOMS, PROCESSES)
+def test_what_the_judge_keeps_between_its_steps_is_part_of_the_plan(
+    needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses
+) -> None:
+    found = plans(needs, room, processes)
+    for plan in () if isinstance(found, TooLarge) else found:
+        assert judges_tensors(plan, needs) + plan.slots * needs.operands <= plan.device_bytes + 1
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 import torch
 from trial.ground import OPERANDS
 
-from engine.trial.judge import interleaving
+from engine.trial.judge import interleaving, judged_calls
 from engine.trial.judge.call_times import Timing
 from engine.trial.messages import ClaimedTimes, LoadKernel, RunKernel
 from engine.trial.runner import modules
@@ -45,6 +45,14 @@ def test_what_follows_a_gated_call_in_the_judge_s_stream_is_the_same_for_everyon
     setup = SimpleNamespace(flush=SimpleNamespace(enqueue=lambda: done.append("flushed")))
     interleaving._gated(bed, runner, 0, setup, judged=judged)
     assert done == ["withdrawn", "released", "flushed", "read"]
+
+
+@pytest.mark.parametrize("delivers", [True, False])
+def test_only_outputs_that_a_kernel_writes_in_lent_memory_are_poisoned(delivers: bool) -> None:
+    """A module's are copied there whole from its own memory: the judge would write 6 GiB for nothing."""
+    poisoned: list[int] = []
+    judged_calls.poison_for(SimpleNamespace(poison=poisoned.append), SimpleNamespace(delivers=delivers), 3)
+    assert poisoned == ([] if delivers else [3])
 
 
 @pytest.mark.parametrize("contract", ["module", "baseline"])

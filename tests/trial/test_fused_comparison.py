@@ -343,8 +343,9 @@ def test_what_large_outputs_need_is_compiled_once_in_threads_before_it_is_needed
     exact, device = torch.float64, torch.device("cuda", 0)
     plain, finite = (ComparisonVariant(torch.float32, exact, finite=finite) for finite in (False, True))
     rounding = ComparisonVariant(exact, exact, finite=True, to_float=True)
+    in_half = ComparisonVariant(torch.bfloat16, exact, finite=False)
     wanted = [
-        (ComparisonVariant(exact, exact, finite=False), "moments"), (plain, "errors"),
+        (ComparisonVariant(exact, exact, finite=False), "moments"), (plain, "errors"), (in_half, "errors"),
         (rounding, "moments"), (rounding, "errors"), (plain, "unlike"), (finite, "moments"), (finite, "errors"),
     ]  # fmt: skip
     assert not any(made.ready(variant, device, [name]) for variant, name in wanted)

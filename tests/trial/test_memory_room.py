@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+import torch
 
-from engine.domain.memory_plan import TrialProcesses
+from engine.domain.memory_phases import judges_tensors
+from engine.domain.memory_plan import GIB, ROOMY, MemoryNeeds, TrialProcesses
+from engine.domain.model import Device
 from engine.problem import catalog
 from engine.problem.reference import Reference
+from engine.trial.judge import test_beds
 from engine.trial.judge.devices import describe
 from engine.trial.judge.memory_room import plans_for
 
@@ -44,3 +50,17 @@ def test_what_cannot_fit_is_never_called(
     found = plans_for(reference, describe("cpu"), limit, TrialProcesses(), runs=True)
     assert found.fits == fits
     assert len(calls) == called
+
+
+@pytest.mark.parametrize(("kind", "more", "released"), [("cuda", 0, 0), ("cuda", 1, 1), ("cpu", 1, 0)])
+def test_memory_that_a_check_takes_again_is_not_given_back(
+    monkeypatch: pytest.MonkeyPatch, kind: str, more: int, released: int
+) -> None:
+    """Of a ReLU on 6 GiB, 30 GiB were given back and taken again: 0.4 s of 8.5 on an H200."""
+    needs = MemoryNeeds(6 * GIB, 0, 6 * GIB, 6 * GIB, 12 * GIB, 12 * GIB, 0)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: judges_tensors(ROOMY, needs) + more)
+    calls: list[Device] = []
+    monkeypatch.setattr(test_beds, "release_unused", calls.append)
+    beds = SimpleNamespace(_device=Device(kind, 0, "", "", 1, 0, 0, ""), plan=ROOMY, memory=SimpleNamespace(needs=needs))
+    test_beds.TestBeds.release_unused(cast(test_beds.TestBeds, beds))
+    assert len(calls) == released

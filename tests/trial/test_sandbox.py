@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -536,3 +537,26 @@ def test_a_problem_that_does_not_open_ends_its_hosts(tmp_path: Path) -> None:
     )  # fmt: skip
     with nothing_left_behind(tmp_path / "mark"), pytest.raises(ProblemError):
         Judge(request)
+
+
+def test_runners_that_are_ended_together_end_at_the_same_time() -> None:
+    """Their host kills one after the other, and on a GPU each takes a tenth of a second to end."""
+    host = Host("cpu", 2, confined=False)
+    host.start()
+    runners = [host.spawn() for _ in range(3)]
+    assert host._process is not None
+    os.kill(host._process.pid, signal.SIGSTOP)
+    for runner in runners:
+        host.end(runner)
+    until = time.monotonic() + 20
+    while not all(_state(runner.pid) == "Z" for runner in runners) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [_state(runner.pid) for runner in runners] == ["Z"] * 3
+    os.kill(host._process.pid, signal.SIGCONT)
+    host.settle()
+    assert not any(Path(f"/proc/{runner.pid}").exists() for runner in runners)
+    host.close()
+
+
+def _state(process: int) -> str:
+    return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]

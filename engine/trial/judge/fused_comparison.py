@@ -170,11 +170,14 @@ def blocks_for(count: int, most: int) -> int:
 
 
 def _usual(output: torch.dtype) -> Iterator[tuple[ComparisonVariant, str]]:
-    """What every large output of this type is compared with, in the order of use: its moments in float64, its errors, those of
-    rounding, and, on special values, what is not finite alike and the errors of the rest."""
+    """What every large output of this type is compared with, in the order of use: its moments in float64, its errors, the
+    reference's in half precision, those of rounding, and, on special values, what is not finite alike and the errors of the
+    rest."""
     exact = torch.float64
     yield ComparisonVariant(exact, exact, finite=False), "moments"
     yield ComparisonVariant(output, exact, finite=False), "errors"
+    if output is torch.float32:
+        yield ComparisonVariant(torch.bfloat16, exact, finite=False), "errors"
     if output is torch.float32:
         rounding = ComparisonVariant(exact, exact, finite=True, to_float=True)
         yield from ((rounding, "moments"), (rounding, "errors"))

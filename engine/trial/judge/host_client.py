@@ -222,7 +222,10 @@ class Host:
         return reply
 
     def end(self, runner: RunnerHandle) -> None:
-        """``reap`` without waiting: the next request does, or ``settle``."""
+        """``reap`` without waiting: the next request does, or ``settle``.
+
+        Several end at the same time, where their ids are known: their host kills one after the other.
+        """
         runner.channel.close()
         self._used_ns.pop(runner.pid, None)
         if self._channel is None:
@@ -232,6 +235,10 @@ class Host:
             self._ending += 1
         except (ChannelClosed, ChannelTimeout):
             self.close()
+            return
+        if runner.local_pid is not None:  # no other process can have this id before the host has reaped it
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(runner.local_pid, signal.SIGKILL)
 
     def settle(self) -> None:
         """Wait until every runner has ended that was told to. A host that does not reply is killed."""

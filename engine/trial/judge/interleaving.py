@@ -22,7 +22,15 @@ from engine.trial.judge.call_times import Timing
 from engine.trial.judge.conditions import ConditionsMonitor, NoMonitor
 from engine.trial.judge.contention import ContentionMonitor, OtherWork
 from engine.trial.judge.failures import TrialFailed, blaming
-from engine.trial.judge.judged_calls import CheckTally, judge_outputs, judged_call, releasing, watched, watched_gated_call
+from engine.trial.judge.judged_calls import (
+    CheckTally,
+    judge_outputs,
+    judged_call,
+    poison_for,
+    releasing,
+    watched,
+    watched_gated_call,
+)
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.taken_outputs import Taken
@@ -331,7 +339,7 @@ def _sample(
         judged = name in contest.judged
         bed.turn_to(name)
         if judged:
-            bed.poison(request.slot)
+            poison_for(bed, runner, request.slot)
         contention = setup.contention.for_process(runner.process)
         with blaming(name):
             if setup.holds and contest.by_judges_clock:

@@ -142,7 +142,7 @@ class WorkloadTrial:
         bed = self.bed()
         if self._check is None:
             self._check = describe_check(self.reference, bed.calibration, self.beds.complete)
-            release_unused(self._tools.device)
+            self.beds.release_unused()
 
     def prepare(self, ceilings: Peaks, cached: bytes, say: Say, *, measure: bool) -> PreparedWorkload:
         """What the preparation finds on this workload. Once it is calibrated and the hosts are up."""
