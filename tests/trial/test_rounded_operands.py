@@ -150,7 +150,7 @@ def convolution_in_half_precision(x: Tensor) -> list[Tensor]:
                 name,
                 flash,
                 lambda *x: flash(*x, delta=False),
-                marks=[pytest.mark.slow] if name not in (OWN, "spiked") else [],
+                marks=[pytest.mark.slow] if name != OWN else [],
             )
             for name in (OWN, "few x30", "spiked", "shifted", "edges x5", "copies")
         ),
@@ -165,13 +165,14 @@ def convolution_in_half_precision(x: Tensor) -> list[Tensor]:
             )
             for name in (OWN, "few x30")
         ),
-        (
+        pytest.param(
             "q, k, v, do",
             BACKWARD,
             "2, 2, 64, 16, dtype=torch.bfloat16",
             OWN,
             flash,
             lambda *x: flash(*x, product=in_eight_sums),
+            marks=pytest.mark.slow,
         ),
         *(
             pytest.param(
