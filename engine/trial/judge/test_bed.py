@@ -26,6 +26,7 @@ from engine.trial.judge.calibration import Calibration
 from engine.trial.judge.cases import Case, draws_alike, fresh_seed, output_names
 from engine.trial.judge.comparison import NO_ERROR
 from engine.trial.judge.draw import Draw, draws, has_outputs
+from engine.trial.judge.eager_outputs import EagerOutputs
 from engine.trial.judge.findings import Findings
 from engine.trial.judge.format_check import format_verdict, ruling_of_several
 from engine.trial.judge.guards import PATTERN, Guards
@@ -64,7 +65,8 @@ class TestBed:
         self.signature = reference.signature()
         self._names = output_names(reference)
         self.slots = slots or plan.slots
-        self._plan = plan
+        self.operand_bytes = self.slots * operand_bytes(self.signature.operands)
+        """Of all slots."""
         self.layout = plan_layout(self.signature.operands, self.slots, changed_inputs=reference.side_effects.changed_inputs)
         self._inputs = arena.lend(device.label, self.layout.input_bytes, writable=False)
         try:
@@ -83,6 +85,7 @@ class TestBed:
         self._poisons: list[tuple[int, ...]] = [(NAN_BYTES,)] * self.slots
         self._rng = torch.Generator().manual_seed(fresh_seed())
         self._taker = OutputTaker(saves_memory=plan.copies_on_host, leaves=not reference.side_effects.changed_inputs)
+        self._eager = EagerOutputs(reference, calibration, plan)
         self._guards = Guards(self.layout, self._inputs, self._written)
         self.init_seed = 0
         self._scalar_seed: int | None = None
@@ -123,11 +126,6 @@ class TestBed:
             self._weights.copy(self.reference.arguments(self._model, ()))
             self.settle()
         return self._model
-
-    @property
-    def operand_bytes(self) -> int:
-        """Bytes of all operands in all slots."""
-        return self.slots * operand_bytes(self.signature.operands)
 
     def handles(
         self, party: str, *, copies_outputs: bool
@@ -274,7 +272,9 @@ class TestBed:
         """Judge the outputs of ``slot``, as they were ``taken`` right after the call, its guard regions and its inputs."""
         changed = self._changed_input(slot)
         actual = self.outputs(slot) if isinstance(taken, Left | None) else [o.to(self.reference.device) for o in taken]
-        early = self._ruled_by_format(slot, distribution, actual, compares=taken is None)
+        eager = lambda: self.reference.call(self.draw_weights(), self._given(slot))  # noqa: E731
+        early = self._eager.ruling(actual, distribution, eager, timed=taken is not None)
+        early = early or self._ruled_by_format(slot, distribution, actual, compares=taken is None)
         if early is not None and early.passed:
             self.let_go(slot)
             return Findings(early, self._violation(slot, taken) or changed)

@@ -1,0 +1,65 @@
+"""Outputs with the very bits of the reference's own: they are right without a comparison with float64. Imports torch.
+
+A kernel may err a multiple of what the reference errs in its own arithmetic. One whose outputs equal the reference's errs as
+much, whatever float64 says. Kernels that move or choose numbers have such outputs, as do modules that call the same libraries.
+Float64 reads and writes several times the memory that the reference does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from engine.domain.errors import ProblemError
+from engine.domain.memory_plan import MemoryPlan
+from engine.domain.model import PrecisionClass
+from engine.problem.reference import Reference
+from engine.trial.judge import arithmetic
+from engine.trial.judge.blocks import as_integers
+from engine.trial.judge.calibration import Calibration
+from engine.trial.judge.cases import default_class
+from engine.trial.judge.class_policy import ClassPolicy
+from engine.trial.judge.comparison import NO_ERROR
+from engine.trial.judge.perturbations import OWN, SPECIAL
+from engine.trial.judge.tolerance import CheckResult
+
+Call = Callable[[], Sequence[torch.Tensor]]
+"""Calls the reference on the inputs of one call of a kernel."""
+
+
+class EagerOutputs:
+    """Compares the outputs of a kernel with the reference's, as long as they were equal in its last call."""
+
+    def __init__(self, reference: Reference, calibration: Calibration, plan: MemoryPlan) -> None:
+        """Nothing is compared where the policy allows another class than the reference's own arithmetic, where several outputs
+        are right, or where memory is short."""
+        self._default = default_class(reference)
+        policy = calibration.policy
+        as_precise = isinstance(policy, ClassPolicy) and policy.allowed is self._default
+        short = plan.exact_on_host or plan.exact_slices > 1
+        self._applies = as_precise and not calibration.several and not short
+        self._were_equal = False
+
+    def ruling(self, outputs: Sequence[torch.Tensor], distribution: str, call: Call, *, timed: bool) -> CheckResult | None:
+        """That outputs are right because they equal the reference's; ``None``: float64 decides.
+
+        It does on infinities and NaN, which have rules of their own, and in calls on the problem's own inputs that are not
+        ``timed``: their errors are reported. Those tell whether to look at the next calls' outputs.
+        """
+        if not self._applies or distribution in SPECIAL:
+            return None
+        learns = distribution == OWN and not timed
+        if learns or self._were_equal:
+            self._were_equal = self._equal(outputs, call)
+        return CheckResult(NO_ERROR, passed=True) if self._were_equal and not learns else None
+
+    def _equal(self, outputs: Sequence[torch.Tensor], call: Call) -> bool:
+        try:
+            eager = arithmetic.in_fp32(call) if self._default is PrecisionClass.FP32 else call()
+        except ProblemError:
+            return False  # it fails in its own arithmetic, or memory is short
+        return all(
+            mine.dtype is right.dtype and mine.shape == right.shape and torch.equal(as_integers(mine), as_integers(right))
+            for mine, right in zip(outputs, eager, strict=True)
+        )

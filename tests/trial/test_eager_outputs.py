@@ -1,0 +1,144 @@
+"""Outputs that equal the reference's are right without float64, and only those."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.domain.memory_plan import ROOMY, MemoryPlan
+from engine.problem import catalog
+from engine.problem.reference import Reference
+from engine.trial.judge import devices, test_bed
+from engine.trial.judge.calibration import calibrate
+from engine.trial.judge.eager_outputs import EagerOutputs
+from engine.trial.judge.findings import Findings
+from engine.trial.judge.perturbations import INFINITIES, NANS, OWN
+
+Bed = test_bed.TestBed  # a name that pytest does not collect
+MODEL = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return nn.functional.softplus(x)
+
+def get_inputs():
+    return [torch.randn(16, 64)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture
+def reference(tmp_path: Path) -> Reference:
+    (tmp_path / "reference.py").write_text(MODEL)
+    problem = catalog.find(str(tmp_path / "reference.py"))
+    return Reference(problem, problem.workloads[0], "cpu")
+
+
+@pytest.fixture
+def bed(reference: Reference) -> Iterator[Bed]:
+    found = Bed(reference, calibrate(reference, "class"), devices.describe("cpu"))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Has an entry for each float64 run since."""
+    runs: list[str] = []
+    plain = Reference.exact_of
+    monkeypatch.setattr(Reference, "exact_of", lambda *given: runs.append("float64") or plain(*given))
+    return runs
+
+
+def called(bed: Bed, kernel: Callable[[Tensor], Tensor], distribution: str = OWN, *, timed: bool = False) -> Findings:
+    bed.refill(0, distribution)
+    (x,) = (bed._inputs.tensor(slot) for slot in bed._input_slots(0))
+    bed.outputs(0)[0].copy_(kernel(x))
+    return bed.check(0, distribution, bed.take_outputs(0, alone=True) if timed else None)
+
+
+def eager(x: Tensor) -> Tensor:
+    return torch.nn.functional.softplus(x)
+
+
+def accurate(x: Tensor) -> Tensor:
+    return torch.nn.functional.softplus(x.double()).float()
+
+
+def negative_ones_are_zero(x: Tensor) -> Tensor:
+    return torch.where(x < -0.5, 0.0, eager(x))
+
+
+def test_outputs_that_equal_the_reference_s_are_compared_with_float64_on_own_inputs_only(bed: Bed, exact: list[str]) -> None:
+    assert called(bed, eager).ruling.passed
+    assert len(exact) == 1
+    assert called(bed, eager).ruling.errors.rel_fro > 0
+    assert len(exact) == 2
+    assert called(bed, eager, timed=True).ruling.passed
+    assert all(called(bed, eager, name).ruling.passed for name in ("negated", "x64", "few"))
+    assert called(bed, eager, "few", timed=True).ruling.passed
+    assert len(exact) == 2
+    assert all(called(bed, eager, name).ruling.passed for name in (INFINITIES, NANS))
+    assert len(exact) >= 4
+
+
+def test_other_right_outputs_are_compared_with_float64(bed: Bed, exact: list[str]) -> None:
+    for distribution, timed in ((OWN, False), ("negated", False), (OWN, True)):
+        assert called(bed, accurate, distribution, timed=timed).ruling.passed
+    assert len(exact) >= 3
+    assert called(bed, eager, "negated").ruling.passed
+    assert len(exact) >= 4, "nobody looked whether they are equal"
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_a_kernel_that_equals_the_reference_at_first_is_refused_where_it_does_not(bed: Bed, timed: bool) -> None:
+    assert called(bed, eager).ruling.passed
+    assert called(bed, eager, "negated").ruling.passed
+    found = called(bed, negative_ones_are_zero, "negated", timed=timed)
+    assert not found.ruling.passed
+    assert found.ruling.evidence
+
+
+def test_a_change_of_an_input_or_beside_an_output_is_still_a_violation(bed: Bed) -> None:
+    assert called(bed, eager).ruling.passed
+    assert "changed its input" in called(bed, lambda x: eager(x.neg_()), "x64").violation
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "plan", "looks"),
+    {
+        "": ("class", ROOMY, True),
+        "looser": ("class:half", ROOMY, False),
+        "against eager": ("kernelbench", ROOMY, False),
+        "float64 on the host": ("class", MemoryPlan(1, True, False, False, exact_on_host=True), False),
+        "in slices": ("class", MemoryPlan(1, True, False, False, False, exact_slices=4), False),
+    }.values(),
+)
+def test_the_reference_is_not_asked_where_its_arithmetic_does_not_decide(
+    reference: Reference, tolerance: str, plan: MemoryPlan, looks: bool
+) -> None:
+    outputs, calls = EagerOutputs(reference, calibrate(reference, tolerance), plan), list[int]()
+    y = [torch.ones(4)]
+    for timed in (False, True):
+        ruling = outputs.ruling(y, OWN, lambda: calls.append(1) or y, timed=timed)
+        assert (ruling is not None) == (looks and timed)
+    assert len(calls) == 2 * looks
+
+
+def test_equal_numbers_of_another_type_or_sign_are_not_equal_outputs(reference: Reference) -> None:
+    outputs = EagerOutputs(reference, calibrate(reference, "class"), ROOMY)
+    nan = torch.tensor([float("nan"), 0.0])
+    for mine, right, equal in (
+        (torch.zeros(2), torch.zeros(2), True), (nan, nan.clone(), True), (torch.zeros(2), -torch.zeros(2), False),
+        (torch.zeros(2), torch.zeros(2, dtype=torch.float64), False), (torch.zeros(2), torch.zeros(1, 2), False),
+    ):  # fmt: skip
+        outputs.ruling([mine], OWN, lambda right=right: [right], timed=False)
+        assert (outputs.ruling([mine], "x64", lambda right=right: [right], timed=False) is not None) == equal
