@@ -98,6 +98,15 @@ def test_other_right_outputs_are_compared_with_float64(bed: Bed, exact: list[str
     assert len(exact) >= 4, "nobody looked whether they are equal"
 
 
+def test_a_kernel_s_first_outputs_are_looked_at_whatever_the_last_kernel_s_were(bed: Bed, exact: list[str]) -> None:
+    assert called(bed, accurate).ruling.passed
+    bed.new_model()
+    assert called(bed, eager).ruling.passed
+    exact.clear()
+    assert called(bed, eager, "negated").ruling.passed
+    assert not exact
+
+
 @pytest.mark.parametrize("timed", [False, True])
 def test_a_kernel_that_equals_the_reference_at_first_is_refused_where_it_does_not(bed: Bed, timed: bool) -> None:
     assert called(bed, eager).ruling.passed
@@ -140,5 +149,6 @@ def test_equal_numbers_of_another_type_or_sign_are_not_equal_outputs(reference: 
         (torch.zeros(2), torch.zeros(2), True), (nan, nan.clone(), True), (torch.zeros(2), -torch.zeros(2), False),
         (torch.zeros(2), torch.zeros(2, dtype=torch.float64), False), (torch.zeros(2), torch.zeros(1, 2), False),
     ):  # fmt: skip
+        outputs.look_again()
         outputs.ruling([mine], OWN, lambda right=right: [right], timed=False)
         assert (outputs.ruling([mine], "x64", lambda right=right: [right], timed=False) is not None) == equal

@@ -110,6 +110,7 @@ class TestBed:
         that the constructor fills with one number; with ``scalars``, floating-point arguments of ``forward`` vary.
         """
         self._guards.fill()
+        self._eager.look_again()
         self.init_seed = fresh_seed()
         self._scalar_seed = fresh_seed() if scalars else None
         self.constants = constants
