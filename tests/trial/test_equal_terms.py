@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -53,6 +54,28 @@ def test_only_outputs_that_a_kernel_writes_in_lent_memory_are_poisoned(delivers:
     poisoned: list[int] = []
     judged_calls.poison_for(SimpleNamespace(poison=poisoned.append), SimpleNamespace(delivers=delivers), 3)
     assert poisoned == ([] if delivers else [3])
+
+
+@pytest.mark.parametrize("names", [("kernel",), ("kernel", "other")])
+def test_in_a_race_no_module_finds_its_rival_s_outputs_in_lent_memory(names: tuple[str, ...]) -> None:
+    """Device memory is shared: a module that is called second would copy what the first one computed from the same inputs."""
+    done: list[str] = []
+    bed = SimpleNamespace(
+        turn_to=lambda _: None,
+        poison=lambda _: done.append("poisoned"),
+        take_outputs=lambda *_, **__: [],
+        trespass=lambda _: "",
+    )
+    runner = SimpleNamespace(delivers=True, process=None)
+    contest = interleaving.Contestants(cast(Any, dict.fromkeys(names, runner)), {}, {}, dict.fromkeys(names, "module"))
+    contention = SimpleNamespace(for_process=lambda _: SimpleNamespace(disturbed=lambda _: False, overuse=""))
+    setup = SimpleNamespace(contention=contention, holds=True, probe=lambda: 0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interleaving, "_gated", lambda *_, **__: done.append("called") or Timing(1.0, 1.0, 0.0))
+        interleaving._sample(
+            cast(Any, bed), contest, RunKernel(0), cast(Any, setup), interleaving.CallOrder(random.Random(0))
+        )  # fmt: skip
+    assert done == (["called"] if len(names) == 1 else ["poisoned", "called", "poisoned", "called"])
 
 
 @pytest.mark.parametrize("contract", ["module", "baseline"])

@@ -544,6 +544,7 @@ def test_runners_that_are_ended_together_end_at_the_same_time() -> None:
     host = Host("cpu", 2, confined=False)
     host.start()
     runners = [host.spawn() for _ in range(3)]
+    host.freeze(runners[0])  # as between calls: one that runs ends by itself once its channel is closed
     assert host._process is not None
     os.kill(host._process.pid, signal.SIGSTOP)
     for runner in runners:

@@ -339,7 +339,7 @@ def _sample(
         judged = name in contest.judged
         bed.turn_to(name)
         if judged:
-            poison_for(bed, runner, request.slot)
+            poison_for(bed, runner, request.slot, alone=len(contest.judged) == 1)
         contention = setup.contention.for_process(runner.process)
         with blaming(name):
             if setup.holds and contest.by_judges_clock:

@@ -75,9 +75,12 @@ def judged_call(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally
     return timing
 
 
-def poison_for(bed: TestBed, runner: RunnerClient, slot: int) -> None:
-    """Poison the outputs of ``slot``, unless all of them will be overwritten from where a module makes them."""
-    if not runner.delivers:
+def poison_for(bed: TestBed, runner: RunnerClient, slot: int, *, alone: bool = True) -> None:
+    """Poison the outputs of ``slot``, unless all of them will be overwritten from where a module makes them.
+
+    ``alone``: whether no other judged kernel is called on these inputs. On a GPU its outputs lie where this one can read them.
+    """
+    if not (runner.delivers and alone):
         bed.poison(slot)
 
 
