@@ -64,3 +64,14 @@ def test_memory_that_a_check_takes_again_is_not_given_back(
     beds = SimpleNamespace(_device=Device(kind, 0, "", "", 1, 0, 0, ""), plan=ROOMY, memory=SimpleNamespace(needs=needs))
     test_beds.TestBeds.release_unused(cast(test_beds.TestBeds, beds))
     assert len(calls) == released
+
+
+def test_what_torch_keeps_of_an_earlier_workload_is_free_for_the_next_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suite's workloads are planned one after the other, each once the one before was calibrated."""
+    done: list[str] = []
+    monkeypatch.setattr(test_beds, "release_unused", lambda _: done.append("released"))
+    monkeypatch.setattr(test_beds, "plans_for", lambda *_, **__: done.append("planned"))
+    fields = ("_memory", "_device", "_reference", "_processes")
+    beds = SimpleNamespace(**dict.fromkeys(fields), _opened=SimpleNamespace(memory_limit=0), _apply=lambda: None)
+    test_beds.TestBeds.memory.__get__(cast(test_beds.TestBeds, beds))
+    assert done == ["released", "planned"]

@@ -57,6 +57,7 @@ class TestBeds:
     def memory(self) -> WorkloadMemory:
         """What the workload needs, and the plan for it."""
         if self._memory is None:
+            release_unused(self._device)  # what torch keeps of a suite's earlier workloads would not count as free
             limit = self._opened.memory_limit
             self._memory = plans_for(self._reference, self._device, limit, self._processes, runs=True)
             self._apply()
