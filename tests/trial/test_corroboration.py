@@ -311,23 +311,30 @@ def test_what_copies_of_inputs_vary_by_is_left_out() -> None:
 
 
 @given(st.lists(st.floats(0, 500), min_size=3, max_size=9), st.floats(100, 5000), st.floats(500, 5000))
-def test_a_kernel_that_works_while_its_inputs_are_copied_gains_a_hundredth_of_that_time(
+def test_a_kernel_that_works_while_its_inputs_are_copied_gains_a_hundredth_of_that_time_or_two_microseconds(
     ahead: list[float], usual: float, true: float
 ) -> None:
     """Its work makes the copies longer, in all calls or in some, and the whole call takes as long as before."""
     cheating = [Timing(0.0, usual + 300.0 + true, 0.0, release_us=usual + one) for one in ahead]
     times = {KERNEL: cheating, "eager": copied(400.0, [usual] * 3), NULL: copied(300.0, [0.9 * usual] * 3)}
     found = with_counted_times(PairTimes(times, on_gpu=True), {KERNEL: "host"}, ("eager",))
-    assert statistics.median(t.counted_us for t in found.kernel) >= true - 0.01 * usual - 1e-6
+    assert statistics.median(t.counted_us for t in found.kernel) >= true - max(0.01 * usual, 2.0) - 1e-6
 
 
 def test_a_release_beside_much_waiting_work_is_not_charged_to_a_kernel_alone() -> None:
     """An EfficientNet of 1.1 ms was 3% slower than itself on an H200."""
-    module, eager = (copied(1400.0, [one] * 3) for one in (81.0, 80.0))
+    module, eager = (copied(1400.0, [one] * 3) for one in (83.0, 80.0))
     times = {KERNEL: module, "eager": eager, NULL: copied(300.0, [50.0] * 3)}
     found = with_counted_times(PairTimes(times, on_gpu=True), {KERNEL: "module"}, ("eager",))
     medians = [statistics.median(t.counted_us for t in found.times[name]) for name in (KERNEL, "eager")]
-    assert medians == pytest.approx([1100.2, 1100.0])
+    assert medians == pytest.approx([1101.0, 1100.0])
+
+
+def test_what_medians_of_short_releases_vary_by_is_not_charged() -> None:
+    """Of a module of 10 µs two microseconds were 13%, and only the judged kernel's release counted."""
+    times = {KERNEL: copied(310.0, [72.0] * 3), "eager": copied(310.0, [70.0] * 3), NULL: copied(300.0, [70.0] * 3)}
+    found = with_counted_times(PairTimes(times, on_gpu=True), {KERNEL: "module"}, ("eager",))
+    assert {round(t.counted_us, 6) for t in found.kernel} == {10.0}
 
 
 def test_two_kernels_in_a_race_are_timed_by_the_same_clock() -> None:

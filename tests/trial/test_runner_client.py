@@ -175,7 +175,10 @@ def gated(gate: Gate, early: bool, *replies: object) -> Timing:
     """The times of a gated call to which a runner replies so; ``early``: the first reply comes before the gate opens."""
     client = RunnerClient.__new__(RunnerClient)
     client._host = SimpleNamespace(
-        stop=lambda _: AllStopped(False), resume=lambda *_, **__: None, end=lambda _: None, used_since_stop_us=lambda _: 0.0
+        stop=lambda _: AllStopped(False),
+        resume=lambda *_, **__: None,
+        end=lambda *_, **__: None,
+        used_since_stop_us=lambda _: 0.0,
     )
     channel = Replies(*replies)
     if early:
@@ -253,7 +256,12 @@ def test_a_forged_segment_rejects_the_kernel_and_leaves_no_descriptor_open(handl
     sent = [os.open(os.devnull, os.O_RDONLY) for _ in range(descriptors)]
     client = RunnerClient.__new__(RunnerClient)
     client._runner = SimpleNamespace(channel=SimpleNamespace(receive_times=lambda *_: (Segment(4096, handle), list(sent))))
-    client._segments, client._trusted, client.gate, client._host = Segments(), False, None, SimpleNamespace(end=lambda _: None)
+    client._segments, client._trusted, client.gate, client._host = (
+        Segments(),
+        False,
+        None,
+        SimpleNamespace(end=lambda *_, **__: None),
+    )
     with pytest.raises(TrialFailed) as failed:
         client._next_reply(1.0)
     assert failed.value.failure.kind is FailureKind.REJECTED

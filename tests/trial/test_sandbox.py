@@ -539,7 +539,7 @@ def test_a_problem_that_does_not_open_ends_its_hosts(tmp_path: Path) -> None:
         Judge(request)
 
 
-def test_runners_that_are_ended_together_end_at_the_same_time() -> None:
+def test_trusted_runners_that_are_ended_together_end_at_the_same_time() -> None:
     """Their host kills one after the other, and on a GPU each takes a tenth of a second to end."""
     host = Host("cpu", 2, confined=False)
     host.start()
@@ -548,7 +548,7 @@ def test_runners_that_are_ended_together_end_at_the_same_time() -> None:
     assert host._process is not None
     os.kill(host._process.pid, signal.SIGSTOP)
     for runner in runners:
-        host.end(runner)
+        host.end(runner, trusted=True)
     until = time.monotonic() + 20
     while not all(_state(runner.pid) == "Z" for runner in runners) and time.monotonic() < until:
         time.sleep(0.01)

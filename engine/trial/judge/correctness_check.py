@@ -29,7 +29,7 @@ from engine.trial.judge.tolerance import FACTORS, HOPELESS, factor_of
 _TILES = 64
 """One tile in this many is left unwritten."""
 ECHO = "input echo"
-_TELLS_ECHO = ("x-64", "negated")
+_REJECT_ECHOES = ("x-64", "negated")
 """Distributions on which an echo is wrong where the reference keeps positive numbers only."""
 
 
@@ -48,8 +48,8 @@ def try_trivial_models(
     ``complete`` is needed where the calibration lacks the reference's errors on a distribution.
     """
     rows = (*_of_outputs(reference, calibration), *_of_undecided_outputs(reference, calibration))
-    # Those first on which what lets numbers pass, or some of them, shows itself: each that tells nothing costs a float64 run.
-    names, echo = sorted(calibration.distributions, key=lambda name: (name != OWN, name not in _TELLS_ECHO)), None
+    # First those that reject the echo of positive numbers: each one tried costs a float64 run.
+    names, echo = sorted(calibration.distributions, key=lambda name: (name != OWN, name not in _REJECT_ECHOES)), None
     for distribution in names:
         if distribution in calibration.unmeasured:
             assert complete is not None

@@ -178,7 +178,6 @@ def _usual(output: torch.dtype) -> Iterator[tuple[ComparisonVariant, str]]:
     yield ComparisonVariant(output, exact, finite=False), "errors"
     if output is torch.float32:
         yield ComparisonVariant(torch.bfloat16, exact, finite=False), "errors"
-    if output is torch.float32:
         rounding = ComparisonVariant(exact, exact, finite=True, to_float=True)
         yield from ((rounding, "moments"), (rounding, "errors"))
     yield ComparisonVariant(output, exact, finite=False), "unlike"

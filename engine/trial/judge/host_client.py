@@ -221,24 +221,24 @@ class Host:
         assert isinstance(reply, RunnerEnded)
         return reply
 
-    def end(self, runner: RunnerHandle) -> None:
+    def end(self, runner: RunnerHandle, *, trusted: bool = False) -> None:
         """``reap`` without waiting: the next request does, or ``settle``.
 
-        Several end at the same time, where their ids are known: their host kills one after the other.
+        ``trusted``: it runs no candidate's code. Several of these end at the same time, where their ids are known: their host
+        kills one after the other.
         """
         runner.channel.close()
         self._used_ns.pop(runner.pid, None)
         if self._channel is None:
             return
+        if trusted and runner.local_pid is not None:  # no other process can have this id before its host is told to reap it
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(runner.local_pid, signal.SIGKILL)
         try:
             self._channel.send(Reap(runner.pid))
             self._ending += 1
         except (ChannelClosed, ChannelTimeout):
             self.close()
-            return
-        if runner.local_pid is not None:  # no other process can have this id before the host has reaped it
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(runner.local_pid, signal.SIGKILL)
 
     def settle(self) -> None:
         """Wait until every runner has ended that was told to. A host that does not reply is killed."""

@@ -61,7 +61,7 @@ def fresh_call(
 
 
 def judged_call(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally, distribution: str = OWN) -> Timing:
-    """Poison, call, check. Raises TrialFailed when the output is wrong or a rule of the trial was broken."""
+    """Poison (``poison_for``), call, check. Raises TrialFailed when the output is wrong or a rule of the trial was broken."""
     bed.turn_to(runner.party)
     bed.renew(slot)
     poison_for(bed, runner, slot)

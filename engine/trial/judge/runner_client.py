@@ -393,7 +393,7 @@ class RunnerClient:
         runner, self._runner = self._runner, None
         gate, self.gate = self.gate, None
         if runner is not None:
-            self._host.end(runner)
+            self._host.end(runner, trusted=self._trusted)
         if gate is not None:
             gate.close()
             self._segments.close()
