@@ -13,10 +13,10 @@ from engine.domain.memory_plan import ROOMY, MemoryPlan
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge import devices, test_bed
-from engine.trial.judge.calibration import calibrate
+from engine.trial.judge.calibration import calibrate, complete
 from engine.trial.judge.eager_outputs import EagerOutputs
 from engine.trial.judge.findings import Findings
-from engine.trial.judge.perturbations import INFINITIES, NANS, OWN
+from engine.trial.judge.perturbations import EDGES, FEW, FEW_X30, INFINITIES, NANS, NEARER_EDGES, OWN
 
 Bed = test_bed.TestBed  # a name that pytest does not collect
 MODEL = """
@@ -114,6 +114,25 @@ def test_a_kernel_that_equals_the_reference_at_first_is_refused_where_it_does_no
     found = called(bed, negative_ones_are_zero, "negated", timed=timed)
     assert not found.ruling.passed
     assert found.ruling.evidence
+
+
+@pytest.mark.parametrize(("large", "instead"), [(FEW, FEW_X30), (EDGES, NEARER_EDGES)])
+def test_smaller_numbers_are_tried_where_the_reference_overflows_and_the_kernel_equals_it(
+    tmp_path: Path, large: str, instead: str
+) -> None:
+    """Where all outputs are infinite, because a sum overflows in fp32 and not in float64, equal ones tell nothing of a kernel."""
+    (tmp_path / "reference.py").write_text(MODEL.replace("nn.functional.softplus(x)", "x * torch.mean(x**24).log()"))
+    problem = catalog.find(str(tmp_path / "reference.py"))
+    reference = Reference(problem, problem.workloads[0], "cpu")
+    bed = Bed(reference, calibrate(reference, "class", ahead=False), devices.describe("cpu"))
+    bed.complete = lambda distribution: complete(reference, bed.calibration, distribution)
+    overflows = lambda x: x * torch.mean(x**24).log()  # noqa: E731
+    assert called(bed, overflows).ruling.passed
+    assert instead not in bed.calibration.distributions
+    assert called(bed, overflows, large).ruling.passed
+    assert large not in bed.calibration.distributions
+    assert instead in bed.calibration.distributions
+    bed.close()
 
 
 def test_a_change_of_an_input_or_beside_an_output_is_still_a_violation(bed: Bed) -> None:

@@ -7,7 +7,7 @@ Float64 reads and writes several times the memory that the reference does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 
@@ -21,11 +21,13 @@ from engine.trial.judge.calibration import Calibration
 from engine.trial.judge.cases import default_class
 from engine.trial.judge.class_policy import ClassPolicy
 from engine.trial.judge.comparison import NO_ERROR
-from engine.trial.judge.perturbations import OWN, SPECIAL
+from engine.trial.judge.perturbations import INSTEAD_OF, OWN, SPECIAL
 from engine.trial.judge.tolerance import CheckResult
 
 Call = Callable[[], Sequence[torch.Tensor]]
 """Calls the reference on the inputs of one call of a kernel."""
+_REPLACEABLE = frozenset(INSTEAD_OF.values())
+"""Distributions of large numbers, instead of which smaller ones are used where the reference does not bear them."""
 
 
 class EagerOutputs:
@@ -45,13 +47,17 @@ class EagerOutputs:
         """Compare the next outputs on the problem's own inputs, whatever the last ones were: another kernel's may come."""
         self._looked = False
 
-    def ruling(self, outputs: Sequence[torch.Tensor], distribution: str, call: Call, *, timed: bool) -> CheckResult | None:
+    def ruling(
+        self, outputs: Sequence[torch.Tensor], distribution: str, call: Call, *, timed: bool, unmeasured: Collection[str] = ()
+    ) -> CheckResult | None:
         """That outputs are right because they equal the reference's; ``None``: float64 decides.
 
         It does on infinities and NaN, which have rules of their own, and in calls on the problem's own inputs that are not
         ``timed``: their errors are reported. The first of those tells whether to look at the next calls' outputs.
+        ``unmeasured``: distributions of which nobody knows whether the reference bears them. Where smaller numbers are tried
+        instead if it does not, float64 tells: a kernel can equal outputs that are all zeros or infinities.
         """
-        if not self._applies or distribution in SPECIAL:
+        if not self._applies or distribution in SPECIAL or (distribution in _REPLACEABLE and distribution in unmeasured):
             return None
         reported = distribution == OWN and not timed
         looks = not self._looked if reported else self._were_equal

@@ -274,7 +274,7 @@ class TestBed:
         changed = self._changed_input(slot)
         actual = self.outputs(slot) if isinstance(taken, Left | None) else [o.to(self.reference.device) for o in taken]
         eager = lambda: self.reference.call(self.draw_weights(), self._given(slot))  # noqa: E731
-        early = self._eager.ruling(actual, distribution, eager, timed=taken is not None)
+        early = self._eager.ruling(actual, distribution, eager, timed=taken is not None, unmeasured=self.calibration.unmeasured)
         early = early or self._ruled_by_format(slot, distribution, actual, compares=taken is None)
         if early is not None and early.passed:
             self.let_go(slot)
