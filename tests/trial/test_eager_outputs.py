@@ -120,7 +120,7 @@ def test_a_kernel_that_equals_the_reference_at_first_is_refused_where_it_does_no
 def test_smaller_numbers_are_tried_where_the_reference_overflows_and_the_kernel_equals_it(
     tmp_path: Path, large: str, instead: str
 ) -> None:
-    """Where all outputs are infinite, because a sum overflows in fp32 and not in float64, equal ones tell nothing of a kernel."""
+    """Where a sum overflows in fp32 and not in float64, all outputs are infinite: equal ones tell nothing of a kernel."""
     (tmp_path / "reference.py").write_text(MODEL.replace("nn.functional.softplus(x)", "x * torch.mean(x**24).log()"))
     problem = catalog.find(str(tmp_path / "reference.py"))
     reference = Reference(problem, problem.workloads[0], "cpu")
@@ -132,6 +132,22 @@ def test_smaller_numbers_are_tried_where_the_reference_overflows_and_the_kernel_
     assert called(bed, overflows, large).ruling.passed
     assert large not in bed.calibration.distributions
     assert instead in bed.calibration.distributions
+    bed.close()
+
+
+def test_a_reference_that_changes_some_inputs_only_is_not_asked(tmp_path: Path) -> None:
+    """Its first call, on other inputs, did not show that: it would change those that outputs are compared on."""
+    changes_some = MODEL.replace("return nn", "x.add_(0.5) if x[0, 0] > 0 else None\n        return nn")
+    (tmp_path / "reference.py").write_text(changes_some)
+    problem = catalog.find(str(tmp_path / "reference.py"))
+    reference = Reference(problem, problem.workloads[0], "cpu")
+    assert not reference.side_effects.changed_inputs
+    bed = Bed(reference, calibrate(reference, "class"), devices.describe("cpu"))
+    for _ in range(12):
+        bed.new_model()
+        found = called(bed, lambda x: eager(x + 0.5 if x[0, 0] > 0 else x))
+        assert found.ruling.passed
+        assert not bed.check(0).violation
     bed.close()
 
 
