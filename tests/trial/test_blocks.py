@@ -116,3 +116,13 @@ def test_the_moments_of_tensors_without_a_version_are_computed_each_time() -> No
 def test_zeros_of_any_type_have_moments_of_zero(zeros: torch.Tensor) -> None:
     found = blocks.moments(lambda: iter([zeros]))
     assert found.rms == found.deviation == 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+def test_equal_tensors_have_equal_integers_wherever_they_lie_in_memory(dtype: torch.dtype) -> None:
+    """Inputs and outputs may be slices, such as ``x[1:]``, and the lent memory that they are compared with is aligned."""
+    whole = torch.arange(17).to(dtype)
+    one, other = whole[1:], whole[1:].clone()
+    assert torch.equal(blocks.as_integers(one), blocks.as_integers(other))
+    other[3] = 0
+    assert not torch.equal(blocks.as_integers(one), blocks.as_integers(other))
