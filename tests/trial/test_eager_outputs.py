@@ -187,3 +187,18 @@ def test_equal_numbers_of_another_type_or_sign_are_not_equal_outputs(reference: 
         outputs.look_again()
         outputs.ruling([mine], OWN, lambda right=right: [right], timed=False)
         assert (outputs.ruling([mine], "x64", lambda right=right: [right], timed=False) is not None) == equal
+
+
+def test_float64_decides_where_equal_outputs_of_own_inputs_overflow(reference: Reference) -> None:
+    """A kernel is refused there, as the reference would be: only other inputs may be beyond the reference."""
+    outputs = EagerOutputs(reference, calibrate(reference, "class"), ROOMY)
+    for right, passes in (
+        (torch.ones(4), True),
+        (torch.tensor([1.0, float("inf")]), False),
+        (torch.tensor([float("nan")]), False),
+    ):
+        outputs.look_again()
+        for timed in (False, True):
+            ruling = outputs.ruling([right], OWN, lambda right=right: [right], timed=timed)
+            assert (ruling is not None) == (timed and passes)
+        assert outputs.ruling([right], "x64", lambda right=right: [right], timed=True) is not None

@@ -15,6 +15,7 @@ from engine.domain.errors import ProblemError
 from engine.domain.memory_plan import MemoryPlan
 from engine.domain.model import PrecisionClass
 from engine.problem.reference import Reference
+from engine.problem.values import comparable
 from engine.trial.judge import arithmetic
 from engine.trial.judge.blocks import as_integers
 from engine.trial.judge.calibration import Calibration
@@ -53,8 +54,9 @@ class EagerOutputs:
     ) -> CheckResult | None:
         """That outputs are right because they equal the reference's; ``None``: float64 decides.
 
-        It does on infinities and NaN, which have rules of their own, and in calls on the problem's own inputs that are not
-        ``timed``: their errors are reported. The first of those tells whether to look at the next calls' outputs.
+        It does on infinities and NaN, which have rules of their own, where an output on the problem's own inputs is not finite,
+        and in calls on these that are not ``timed``: their errors are reported. The first of those tells whether to look at the
+        next calls' outputs.
         ``unmeasured``: distributions of which nobody knows whether the reference bears them. Where smaller numbers are tried
         instead if it does not, float64 tells: a kernel can equal outputs that are all zeros or infinities.
         """
@@ -64,7 +66,9 @@ class EagerOutputs:
         looks = not self._looked if reported else self._were_equal
         if looks:
             self._looked, self._were_equal = True, self._equal(outputs, call)
-        return CheckResult(NO_ERROR, passed=True) if self._were_equal and not reported else None
+        if reported or not self._were_equal or (distribution == OWN and not all(map(_is_finite, outputs))):
+            return None
+        return CheckResult(NO_ERROR, passed=True)
 
     def _equal(self, outputs: Sequence[torch.Tensor], call: Call) -> bool:
         try:
@@ -75,3 +79,8 @@ class EagerOutputs:
             mine.dtype is right.dtype and mine.shape == right.shape and torch.equal(as_integers(mine), as_integers(right))
             for mine, right in zip(outputs, eager, strict=True)
         )
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Whether all elements are finite, unless their sum overflows. Reads once."""
+    return bool(torch.isfinite(comparable(tensor).sum(dtype=torch.float64))) if tensor.is_floating_point() else True
