@@ -17,7 +17,7 @@ from engine.trial.judge.calibration import calibrate
 from engine.trial.judge.cases import make_case, output_names
 from engine.trial.judge.perturbations import INFINITIES, NANS, OWN
 from engine.trial.judge.reference_on_case import ReferenceOnCase
-from engine.trial.judge.special_values import is_usable, only_computes
+from engine.trial.judge.special_values import is_usable, only_computes, saturated
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,7 @@ def test_operators_decide_which_special_inputs_are_tried(operators: str, usable:
     assert {name: is_usable(name, frozenset(operators.split())) for name in usable} == usable
 
 
+MOST = torch.finfo(torch.float32).max
 MODEL = """
 import torch
 from torch import nn
@@ -200,6 +201,68 @@ def test_a_squared_distance_that_is_kept_from_being_negative_may_lose_its_nan(tm
         return torch.fmax(squares[:, None] + squares - 2 * x @ x.T, torch.tensor(0.0)).sqrt().fill_diagonal_(0.0)
 
     assert _on(NANS, tmp_path, forward, by_products)[0]
+
+
+@pytest.mark.parametrize(
+    ("forward", "slip", "honest"),
+    [
+        (
+            "torch.relu(x @ x.abs().T)",
+            lambda x: torch.relu(x @ x.abs().T).nan_to_num(),
+            lambda x: torch.fmax(x @ x.abs().T, torch.tensor(0.0)),
+        ),
+        (
+            "torch.logsumexp(x, 1)",
+            lambda x: torch.logsumexp(x, 1).nan_to_num(),
+            lambda x: (x - x.amax(1, keepdim=True)).exp().sum(1).log() + x.amax(1),
+        ),
+        pytest.param(
+            "torch.nn.functional.softplus(x)",
+            lambda x: torch.nn.functional.softplus(x).clamp(max=MOST),
+            lambda x: x.exp().log1p(),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "torch.exp(x)",
+            lambda x: torch.exp(x).nan_to_num(),
+            lambda x: torch.exp(x.clamp(max=88.0)),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_the_largest_number_in_place_of_an_infinity_is_wrong(
+    tmp_path: Path, forward: str, slip: Callable[[Tensor], Tensor], honest: Callable[[Tensor], Tensor]
+) -> None:
+    """``nan_to_num`` of a result passed with a caveat. An honest kernel may lose a NaN in a maximum, or bound an exponent."""
+    assert not _on(INFINITIES, tmp_path, forward, slip)[0]
+    assert _on(INFINITIES, tmp_path, forward, honest)[0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wide"),
+    [
+        (torch.float32, True),
+        (torch.float64, True),
+        (torch.bfloat16, True),
+        (torch.float16, False),
+        (torch.float8_e4m3fn, False),
+        (torch.float8_e5m2, False),
+        (torch.int32, False),
+        (torch.complex64, False),
+    ],
+)
+def test_only_types_with_the_range_of_float32_hold_a_largest_number_that_is_wrong(dtype: torch.dtype, wide: bool) -> None:
+    most = torch.finfo(dtype).max if dtype.is_floating_point else 1
+    outputs, inf = [torch.tensor([most, -most, 1, 1], dtype=torch.float64).to(dtype)], float("inf")
+    (found,) = saturated([torch.tensor([True, True, True, False])], outputs, [torch.tensor([inf, -inf, inf, 1.0]).double()])
+    assert found.tolist() == [wide, wide, False, False]
+
+
+def test_a_maximum_that_starts_at_the_least_number_is_right(tmp_path: Path) -> None:
+    """An infinite element alone in its window is replaced by it."""
+    passed, caveat = _on(INFINITIES, tmp_path, "x[:, :, None].amax(2)", lambda x: x.clamp(min=-MOST))
+    assert passed
+    assert "infinities" in caveat
 
 
 def test_infinities_that_a_reference_makes_itself_are_another_matter(tmp_path: Path) -> None:

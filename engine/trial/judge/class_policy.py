@@ -339,7 +339,7 @@ class ClassPolicy:
             return CheckResult(errors, passed=True)
         if distribution in self.unmeasured:
             return CheckResult(errors, passed=False, limit=limit, unmeasured=True)
-        if reference.defined(found.hidden):
+        if reference.defined(found.hidden, outputs):
             count = sum(int(mask.sum()) for mask in found.hidden)
             how = "differ from the reference's" if outputs[0].dtype == torch.bool else "are finite where the reference is not"
             flaw = f"{name}: {count} of {found.count} elements {how}"

@@ -137,14 +137,19 @@ class ReferenceOnCase:
             self.reference.call(self.case.model, self.case.inputs)
         return exact, eager
 
-    def defined(self, masks: Sequence[torch.Tensor]) -> bool:
-        """Whether arithmetic on the special inputs, or a test of it, decides any of the masked elements."""
+    def defined(self, masks: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
+        """Whether arithmetic on the special inputs, or a test of it, decides any of the masked elements of these outputs.
+
+        Where other operators take part, only those that hold the largest number of their type in place of an infinity.
+        """
         if not any(bool(mask.any()) for mask in masks):
             return False
         operators = self.reference.operators()
         numbers, norms = special_values.only_computes(operators), special_values.normalises(operators)
         if not numbers and not special_values.only_computes_and_tests(operators):
-            return False
+            if not special_values.carries_infinities(operators):
+                return False
+            masks, numbers, norms = special_values.saturated(masks, outputs, self.case.expected), True, False
         finite = [
             map_arguments(partial(special_values.replaced, by=by), self.case.inputs) for by in special_values.REPLACEMENTS
         ]

@@ -62,6 +62,8 @@ _SELECTING = frozenset(
     "huber_loss sign topk sort argmax argmin cummax cummin".split()
 )
 """Operators that choose between elements: with NaN among them their result is open."""
+_BOUNDING = frozenset("relu clamp clamp_min clamp_max hardtanh hardswish hardsigmoid elu selu celu threshold".split())
+"""Those of them that compare each element with constants."""
 _TESTING = frozenset(
     "eq ne isnan isinf isfinite abs all any logical_not logical_and logical_or logical_xor bitwise_not bitwise_and bitwise_or "
     "bitwise_xor".split()
@@ -108,6 +110,11 @@ def only_computes(operators: frozenset[str]) -> bool:
 def normalises(operators: frozenset[str]) -> bool:
     """Whether there are norms among what decides."""
     return bool({name.rstrip("_") for name in operators} & _NORMALISING)
+
+
+def carries_infinities(operators: frozenset[str]) -> bool:
+    """Whether no operator chooses among elements: a maximum may start at the least number of its type."""
+    return {name.rstrip("_") for name in operators} <= _ARITHMETIC | _SMOOTH | _BOUNDING
 
 
 def only_computes_and_tests(operators: frozenset[str]) -> bool:
@@ -200,6 +207,23 @@ def is_every_one(mask: torch.Tensor, expected: torch.Tensor) -> bool:
     return not any(read_numbers([(~(torch.isfinite(right) | here)).any() for right, here in in_blocks(expected, mask)]))
 
 
+def saturated(
+    masks: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Of the masked elements those with the largest number of their type, of either sign, where an infinity is expected.
+
+    None of types of a small range, in which careful kernels bound what they store.
+    """
+    found = [torch.zeros_like(mask) for mask in masks]
+    for kept, mask, output, right in zip(found, masks, outputs, expected, strict=True):
+        most = torch.finfo(output.dtype).max if output.dtype.is_floating_point else 0.0
+        for here, hidden, mine, theirs in in_blocks(kept, mask, output, right) if most > _WIDE_RANGE else ():
+            here.copy_(hidden & (mine.abs() == most) & theirs.isinf())
+    return found
+
+
+_WIDE_RANGE = 1e30
+"""Types that hold such numbers have the range of float32."""
 REPLACEMENTS = (1.5, -2.25)
 """Finite numbers in place of special ones: outputs that are the same with both do not depend on them."""
 

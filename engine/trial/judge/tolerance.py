@@ -117,8 +117,8 @@ class CaseReference(Protocol):
     def equivalent(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
         """For each output, a mask of the indices that select what the reference's select; ``None`` if it holds no indices."""
 
-    def defined(self, masks: Sequence[torch.Tensor]) -> bool:
-        """Whether arithmetic on special inputs decides any of the masked elements."""
+    def defined(self, masks: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
+        """Whether arithmetic on special inputs decides any of the masked elements of these outputs."""
 
     def replaces(self, distribution: str) -> bool:
         """Whether the reference says what NaN, or infinities, among its inputs mean."""
