@@ -111,7 +111,7 @@ def _compare_one(output: torch.Tensor, reference: torch.Tensor, name: str, undec
         return _compare_one(*real_parts(output, reference), name)
     output = comparable(output)
     errors = _errors_of_all(output, reference)
-    if errors.finite or (_finite_sum(output) and _finite_sum(reference)):
+    if errors.finite or (has_finite_sum(output) and has_finite_sum(reference)):
         return errors
     if flaw := _mask_flaw(output, reference, name):
         return Errors(math.inf, math.inf, math.inf, flaw)
@@ -268,7 +268,7 @@ def spread_of(found: Moments) -> float:
     return found.deviation if found.deviation > _NEGLIGIBLE * found.rms else 0.0
 
 
-def _finite_sum(tensor: torch.Tensor) -> bool:
+def has_finite_sum(tensor: torch.Tensor) -> bool:
     """True only if every element is finite (the sum of a finite tensor may overflow). Reads once; a mask would write too."""
     return math.isfinite(float(tensor.sum(dtype=torch.float64)))
 

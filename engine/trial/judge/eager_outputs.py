@@ -21,7 +21,7 @@ from engine.trial.judge.blocks import as_integers
 from engine.trial.judge.calibration import Calibration
 from engine.trial.judge.cases import default_class
 from engine.trial.judge.class_policy import ClassPolicy
-from engine.trial.judge.comparison import NO_ERROR
+from engine.trial.judge.comparison import NO_ERROR, has_finite_sum
 from engine.trial.judge.perturbations import INSTEAD_OF, OWN, SPECIAL
 from engine.trial.judge.tolerance import CheckResult
 
@@ -82,5 +82,4 @@ class EagerOutputs:
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
-    """Whether all elements are finite, unless their sum overflows. Reads once."""
-    return bool(torch.isfinite(comparable(tensor).sum(dtype=torch.float64))) if tensor.is_floating_point() else True
+    return not tensor.is_floating_point() or has_finite_sum(comparable(tensor))
