@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.domain.errors import ProblemError
 from engine.domain.memory_plan import ROOMY, MemoryPlan
 from engine.problem import catalog
 from engine.problem.reference import Reference
@@ -202,3 +203,66 @@ def test_float64_decides_where_equal_outputs_of_own_inputs_overflow(reference: R
             ruling = outputs.ruling([right], OWN, lambda right=right: [right], timed=timed)
             assert (ruling is not None) == (timed and passes)
         assert outputs.ruling([right], "x64", lambda right=right: [right], timed=True) is not None
+
+
+def bed_of(tmp_path: Path, model: str) -> Bed:
+    (tmp_path / "reference.py").write_text(model)
+    problem = catalog.find(str(tmp_path / "reference.py"))
+    reference = Reference(problem, problem.workloads[0], "cpu")
+    return Bed(reference, calibrate(reference, "class"), devices.describe("cpu"))
+
+
+def test_each_of_several_outputs_must_be_equal(tmp_path: Path, exact: list[str]) -> None:
+    bed = bed_of(tmp_path, MODEL.replace("softplus(x)", "softplus(x), x.tanh()"))
+    off = 0.0
+
+    def call(distribution: str) -> Findings:
+        bed.refill(0, distribution)
+        (x,) = (bed._inputs.tensor(slot) for slot in bed._input_slots(0))
+        for output, value in zip(bed.outputs(0), (eager(x), x.tanh() + off), strict=True):
+            output.copy_(value)
+        return bed.check(0, distribution)
+
+    assert call(OWN).ruling.passed
+    exact.clear()
+    assert call("negated").ruling.passed
+    assert not exact
+    off = 0.1
+    found = call("negated")
+    assert not found.ruling.passed
+    assert "out1" in str(found.ruling.evidence)
+    bed.close()
+
+
+def test_a_reference_that_fails_in_its_own_arithmetic_leaves_it_to_float64(reference: Reference) -> None:
+    outputs, y = EagerOutputs(reference, calibrate(reference, "class"), ROOMY), [torch.ones(4)]
+
+    def fails() -> list[Tensor]:
+        raise ProblemError("the reference ran out of memory")
+
+    assert outputs.ruling(y, OWN, lambda: y, timed=False) is None
+    assert outputs.ruling(y, "x64", lambda: y, timed=False) is not None
+    assert outputs.ruling(y, "x64", fails, timed=False) is None
+    assert outputs.ruling(y, "x64", lambda: y, timed=False) is None, "the outputs of the last call were not equal"
+
+
+NORMALISES = MODEL.replace(
+    "    def forward(self, x):\n        return nn.functional.softplus(x)",
+    "    def __init__(self):\n        super().__init__()\n        self.norm = nn.BatchNorm1d(64)\n\n"
+    "    def forward(self, x):\n        return self.norm(x)",
+)
+
+
+def test_asking_a_reference_that_keeps_statistics_changes_none(tmp_path: Path) -> None:
+    """Running statistics change in each call of the kernel; those that the reference is called with stay what they were."""
+    bed = bed_of(tmp_path, NORMALISES)
+    assert bed.reference.side_effects.changes_state
+    for distribution in (OWN, "negated", "x64", OWN, "x-64"):
+        model = bed.draw_weights()
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        bed.refill(0, distribution)
+        (x,) = (bed._inputs.tensor(slot) for slot in bed._input_slots(0))
+        bed.outputs(0)[0].copy_(bed.reference.call(model, (x,))[0])
+        assert bed.check(0, distribution).ruling.passed
+        assert all(torch.equal(value, before[name]) for name, value in bed.draw_weights().state_dict().items())
+    bed.close()
