@@ -118,6 +118,14 @@ def rehearse_float64(reference: Reference) -> None:
     reference.exact_of(reference.judged_model(fresh_seed(), sample=True), lambda: reference.inputs(fresh_seed()))
 
 
+def rehearse_calibration(reference: Reference) -> None:
+    """The same for what exists beside it while trivial models are tried: a case's inputs, and the outputs for other inputs."""
+    elsewhere = reference.call(reference.judged_model(fresh_seed(), sample=True), reference.inputs(fresh_seed()))
+    inputs = reference.inputs(fresh_seed())
+    rehearse_float64(reference)
+    del elsewhere, inputs
+
+
 def release_unused(device: Device) -> None:
     """Give back what torch keeps for later tensors on a GPU: lent memory and the processes of a trial cannot use it."""
     if device.kind == "cuda":

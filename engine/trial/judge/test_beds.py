@@ -19,7 +19,7 @@ from engine.problem.reference import Reference
 from engine.problem.reference_step import StepTooLong, steps_at_most
 from engine.trial.judge.calibration import Calibration
 from engine.trial.judge.known_calibrations import KnownCalibrations
-from engine.trial.judge.memory_room import independent_rows, plans_for, rehearse_float64, release_unused
+from engine.trial.judge.memory_room import independent_rows, plans_for, rehearse_calibration, release_unused
 from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.protocol import OpenRequest
@@ -135,6 +135,17 @@ class TestBeds:
         if self._device.kind == "cuda" and torch.cuda.memory_reserved() > judges_tensors(self.plan, self.memory.needs):
             release_unused(self._device)
 
+    def may_keep_unused(self) -> bool:
+        """Whether what torch keeps after calibration may lie beside the bed: trivial models take it again.
+
+        It may if the judge, the bed and the kernel's processes, which are starting, take no more with it than the plan does at
+        its peak.
+        """
+        needs, plan = self.memory.needs, self.plan
+        processes = (2 + plan.pairs_ahead) * self.memory.room.process
+        kept = torch.cuda.memory_reserved() if self._device.kind == "cuda" else 0
+        return kept + plan.slots * needs.operands + processes <= plan.device_bytes
+
     def allocate_ahead(self) -> None:
         """Take the memory of a large workload's calibration from a GPU before processes start there (``rehearse_check``).
 
@@ -142,7 +153,7 @@ class TestBeds:
         """
         plan = self.plan
         if self._device.kind == "cuda" and not (plan.keeps_processes or plan.exact_on_host or self.calibrations.known):
-            rehearse_float64(self._reference)
+            rehearse_calibration(self._reference)
 
     def main(self) -> TestBed:
         """The workload's bed, calibrated at first use. Raises DeviceError where it does not fit.
@@ -153,7 +164,8 @@ class TestBeds:
         if self._reference not in self._beds:
             short = plan.exact_on_host or plan.exact_slices > 1
             calibration = self.calibrations.of_workload(self._reference, ahead=short)
-            self.release_unused()
+            if not self.may_keep_unused():
+                self.release_unused()
             self._beds[self._reference] = TestBed(self._reference, calibration, self._device, plan)
             self._beds[self._reference].complete = self.complete
         return self._beds[self._reference]
