@@ -23,7 +23,7 @@ from engine.report.text import tree
 from tui.viewmodel import kernels as shown
 from tui.viewmodel.tree_facts import tree_facts
 
-SEEDS = range(120)
+SEEDS = range(48)
 
 
 class DoubtfulWalk(RandomWalk):

@@ -101,9 +101,9 @@ def passes(
 @pytest.mark.parametrize(
     ("names", "body", "shape", "distribution", "right", "wrong"),
     [
-        ("q, k, v, do", BACKWARD, "2, 2, 64, 16", "x64", of_saved_logarithms, None),
+        pytest.param("q, k, v, do", BACKWARD, "2, 2, 64, 16", "x64", of_saved_logarithms, None, marks=pytest.mark.slow),
         ("q, k, v, do", BACKWARD, "2, 2, 64, 16", "lowered", of_saved_logarithms, None),
-        ("q, k, v, do", BACKWARD, "2, 2, 64, 16", "rising ends", of_saved_logarithms, None),
+        pytest.param("q, k, v, do", BACKWARD, "2, 2, 64, 16", "rising ends", of_saved_logarithms, None, marks=pytest.mark.slow),
         (
             "q, k, v, do",
             BACKWARD,
@@ -114,7 +114,7 @@ def passes(
         ),
         ("a, b", COSINE, "1024, 40", "lowered", one_less_the_mean, one_less_the_mean_of_one),
         ("a, g, x", GATE, "20, 30", "lowered", more_exact_than_float64, None),
-        ("a, g, x", GATE, "20, 30", "x64", more_exact_than_float64, without_a_root),
+        pytest.param("a, g, x", GATE, "20, 30", "x64", more_exact_than_float64, without_a_root, marks=pytest.mark.slow),
     ],
     ids=[
         "one-hot scores",

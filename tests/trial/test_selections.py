@@ -132,7 +132,7 @@ def get_init_inputs():
 """
 
 
-@pytest.mark.parametrize("changed", [0, 1, 4, 64])
+@pytest.mark.parametrize("changed", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow), 4, 64])
 def test_an_element_that_jumps_may_be_either(tmp_path: Path, changed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In four rows the scores of two experts are equal: the order of a sum decides. The other rows' choice is plain."""
     reference, calibration = calibrated(tmp_path, EXPERTS)
