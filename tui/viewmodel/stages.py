@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -88,12 +88,50 @@ def strip(
     *,
     is_run: bool = True,
 ) -> tuple[Line, ...]:
-    """A line of counts and a line of running work, each with its elapsed ``seconds``; what does not fit is cut off, the
-    words of running work first: the second line names it.
+    """A line of counts and a line of running work, each with its elapsed ``seconds``; what does not fit is left out.
 
     ``is_run``: whether some process runs the session; without one, what was begun does not run.
     """
     found = counts(state if is_run else at_rest(state))
+    above = count_line(found, len(ideas_for_you(state)), room)
+    if not is_run and state.running:
+        stands = f" {fmt.counted(len(state.running), 'task')} interrupted"
+        return (above, line(*cut_cells((Cell(stands, Ink.FAINT),), room)))
+    return (above, _work_line(state, progress, seconds or {}, room))
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """One of the counts as it is shown."""
+
+    number: int
+    glyph: str
+    name: str
+    ink: Ink
+    word: str
+    """``name`` or a shorter form of it; empty: the symbol and the number alone."""
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """Muted if it is 0."""
+        word = f" {self.word}" if self.word else ""
+        if not self.number:
+            return (Cell(f"{self.glyph} 0{word}", Ink.RULE),)
+        return (Cell(f"{self.glyph} ", self.ink), Cell(str(self.number), Ink.STRONG), Cell(word, self.ink))
+
+
+def count_line(found: Counts, for_you: int, room: int) -> Line:
+    """The counts without the ideas ``for_you``, in the longest form that fits. No word is cut."""
+    cells: tuple[Cell, ...] = ()
+    for shown, gap in _forms(_all_counts(found, for_you)):
+        cells = join_cells((one.cells for one in shown), Cell(gap))
+        if sum(width(cell.text) for cell in cells) <= room - 2:
+            break
+    return line(" ", *cells)
+
+
+def _all_counts(found: Counts, for_you: int) -> list[_Count]:
+    doubt = kernels.NOT_CORROBORATED
     always = (
         (found.building, "◔", "building", Ink.BUILD),
         (found.verifying, "◑", "verifying", Ink.VERIFY),
@@ -103,52 +141,55 @@ def strip(
         (found.failed, "✗", "failed", Ink.FAILED),
     )
     sometimes = (
-        (found.undecided - len(ideas_for_you(state)), "◇", "to approve", Ink.WARN),
+        (found.undecided - for_you, "◇", "to approve", Ink.WARN),
         (found.quarantined, "◬", "quarantined", Ink.QUARANTINED),
         (found.writing, "✎", "being written", Ink.BUILD),
-        (found.doubted, kernels.NOT_CORROBORATED.glyph, kernels.NOT_CORROBORATED.word, kernels.NOT_CORROBORATED.ink),
+        (found.doubted, doubt.glyph, doubt.word, doubt.ink),
         (found.repairing, "↻", "repairing", Ink.REPAIR),
         (found.cancelled, "■", "cancelled", Ink.CANCELLED),
         (found.parked, "‖", "ideas parked", Ink.CANCELLED),
     )
     shown = [*(s for s in sometimes[:3] if s[0]), *always, *(s for s in sometimes[3:] if s[0])]
-    some = [s for s in shown if s[0]]
-    bare = _SHORT | dict.fromkeys(("building", "verifying", "measuring", "queued"), "")
-    for counted, names, gap in (
-        (shown, {}, "   "), (shown, {}, "  "), (shown, _SHORT, "  "), (some, _SHORT, "  "), (some, bare, "  "),
-    ):  # fmt: skip
-        parts = [_count(number, glyph, names.get(word, word), ink) for number, glyph, word, ink in counted]
-        if sum(width(cell.text) for part in parts for cell in part) + len(gap) * (len(parts) - 1) <= room - 2:
-            break
-    if not is_run and state.running:
-        stands = f" {fmt.counted(len(state.running), 'task')} interrupted"
-        return (_fitting(parts, room, gap), line(*cut_cells((Cell(stands, Ink.FAINT),), room)))
-    return (_fitting(parts, room, gap), _work_line(state, progress, seconds or {}, room))
+    return [_Count(number, glyph, name, ink, name) for number, glyph, name, ink in shown]
 
 
 _SHORT = {
     "building": "build", "verifying": "verify", "measuring": "measure", "measured": "done", "queued": "queue",
-    "failed": "failed", "to approve": "approve", "being written": "writing", "repairing": "repair",
-    "ideas parked": "parked",
+    "to approve": "approve", "being written": "writing", "repairing": "repair", "ideas parked": "parked",
+    kernels.NOT_CORROBORATED.word: kernels.NOT_CORROBORATED.short,
 }  # fmt: skip
+_NAMED_BELOW = ("building", "verifying", "measuring", "queued")
+"""Lose their words first: the second line names running work."""
+_LEFT_OUT = ("ideas parked", "cancelled", "repairing", "building", "verifying", "measuring", "being written", "queued")
+"""Left out in a narrow line, in this order."""
+_KEPT = ("to approve", "measured", "quarantined", "failed", kernels.NOT_CORROBORATED.word)
+"""In a narrower line these lose their words, in this order, and are left out last."""
 
 
-def _count(number: int, glyph: str, word: str, ink: Ink) -> tuple[Cell, ...]:
-    if not number:
-        return (Cell(f"{glyph} 0 {word}", Ink.RULE),)
-    return (Cell(f"{glyph} ", ink), Cell(str(number), Ink.STRONG), Cell(f" {word}" if word else "", ink))
+def _forms(found: Sequence[_Count]) -> Iterator[tuple[Sequence[_Count], str]]:
+    """The counts and the gap between them in ever shorter forms; the last has no count."""
+    yield found, "   "
+    gap = "  "
+    yield found, gap
+    found = [replace(one, word=_SHORT.get(one.name, one.name)) for one in found]
+    yield found, gap
+    found = [one for one in found if one.number]
+    yield found, gap
+    found = _without_word(found, *_NAMED_BELOW)
+    yield found, gap
+    for name in _LEFT_OUT:
+        found = [one for one in found if one.name != name]
+        yield found, gap
+    for name in _KEPT:
+        found = _without_word(found, name)
+        yield found, gap
+    for name in _KEPT:
+        found = [one for one in found if one.name != name]
+        yield found, gap
 
 
-def _fitting(parts: Sequence[Sequence[Cell]], room: int, gap: str) -> Line:
-    cells: list[Cell] = [Cell(" ")]
-    left = room - 2
-    for place, part in enumerate(parts):
-        needed = sum(width(cell.text) for cell in part) + (len(gap) if place else 0)
-        if needed > left:
-            break
-        cells += [Cell(gap), *part] if place else part
-        left -= needed
-    return line(*cells)
+def _without_word(found: Sequence[_Count], *names: str) -> list[_Count]:
+    return [replace(one, word="") if one.name in names else one for one in found]
 
 
 _WORK_GAP = " │ "
