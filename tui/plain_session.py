@@ -15,11 +15,12 @@ from engine.domain.settings import LARGEST_COUNT
 from engine.domain.state import Idea, Stage
 from engine.report.text.kernel import kernel_lines
 from engine.report.text.lines import plain
+from engine.report.text.work import work_words
 from tui.bridge import Bridge, Capability, Landmark, read_seed
 from tui.console import Console, quoted, whole_number
 from tui.viewmodel import event_log, spoken
 from tui.viewmodel.fmt import capitalised, counted
-from tui.viewmodel.stages import calls_by_hand, work_words
+from tui.viewmodel.stages import calls_by_hand
 
 _LOOK_SECONDS = 0.2
 _IDLE_LOOKS = 5

@@ -18,6 +18,7 @@ from engine.report.text.lines import Line, Span, Tone, counted, fields, line, on
 from engine.report.text.progress import failed_call
 from engine.report.text.shell import quoted
 from engine.report.text.tree import evidence, heading, tree
+from engine.report.text.work import work_words
 from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome, RoundEnded
 
 _BY_PROVIDER = frozenset({WorkKind.PROPOSE, WorkKind.IMPLEMENT, WorkKind.REPAIR})
@@ -162,7 +163,7 @@ def stopped(state: SessionState, folder: Path, outcome: EngineStopped) -> Comman
     status = AWAITING if all(_is_providers(key) for key in outcome.reasons) else BAD_INPUT
     call = None if quiet() else failed_call(state, str(work), reason)
     why = f", see {call} above" if call is not None else f": {one_line(reason)}"
-    return CommandExit(status, f"{work}{others} failed{why}; {advice}")
+    return CommandExit(status, f"{work_words(work)}{others} failed{why}; {advice}")
 
 
 def _is_providers(work: WorkKey) -> bool:

@@ -23,6 +23,7 @@ from engine.journal.blobs import Blobs
 from engine.journal.log_file import log_to_file
 from engine.report.text import progress
 from engine.report.text.lines import Line, line, one_line
+from engine.report.text.work import subject_words
 from engine.session.live import LiveSession
 from engine.session.outcome import AwaitingEngineer, Outcome, Until
 
@@ -135,8 +136,7 @@ class ProgressPrinter:
             if update.lasting:
                 await asyncio.sleep(0)  # what the journal says of it is printed before
             say = self.step if update.lasting or update.work.kind == WorkKind.PREPARE else self.show
-            subject = str(update.work) if update.work.kind == WorkKind.PROPOSE else update.work.subject
-            say(f"{subject} {update.text}".strip())
+            say(f"{subject_words(update.work)} {update.text}".strip())
 
 
 def drive(work: Callable[[ProgressPrinter], Coroutine[Any, Any, T]]) -> T:

@@ -8,7 +8,9 @@ from engine.domain import events as e
 from engine.domain.errors import JournalError
 from engine.domain.model import Blob
 from engine.domain.state import SessionState
+from engine.domain.work_key import WorkKey
 from engine.report.text.lines import Line, Span, Tone, line
+from engine.report.text.work import subject_words, work_words
 
 _MOST = 40
 """Lines of one log."""
@@ -30,13 +32,13 @@ class VerboseLines:
         match entry.event:
             case e.WorkStarted(work):
                 self._started[work] = entry.at
-                yield line(Span(f"{work} started", Tone.FAINT))
+                yield line(Span(f"{_words(work)} began", Tone.FAINT))
             case e.CallStarted(call, work, role, model):
-                yield line(Span(f"{call}: {role.value} for {work} from {model}", Tone.FAINT))
+                yield line(Span(f"{call}: {role.value} for {subject_words(WorkKey.parse(work))} from {model}", Tone.FAINT))
             case _:
                 for work in (str(key) for key in before.started if key not in after.started):
                     seconds = entry.at - self._started.pop(work, entry.at)
-                    yield line(Span(f"{work} took {seconds:.2f} s", Tone.FAINT))
+                    yield line(Span(f"{_words(work)} took {seconds:.2f} s", Tone.FAINT))
 
     def _log_lines(self, event: e.Event) -> list[Line]:
         match event:
@@ -52,3 +54,7 @@ class VerboseLines:
             return []
         more = [line(Span(f"    ... {len(rows) - _MOST} more lines", Tone.FAINT))] if len(rows) > _MOST else []
         return [*(line(Span(f"    {row.rstrip()}", Tone.FAINT)) for row in rows[:_MOST] if row.strip()), *more]
+
+
+def _words(work: str) -> str:
+    return work_words(WorkKey.parse(work))

@@ -68,7 +68,7 @@ async def perform(work: w.Work, state: SessionState, effects: Effects, calls: Ca
             return await _perform(work, state, effects, calls, _without_waits(say, limit, seconds))
     except TimeoutError as error:
         if limit.expired():
-            return w.Impossible(f"{work.key} timed out after {seconds:g} s")
+            return w.Impossible(f"timed out after {seconds:g} s")
         return _unexpected_error(work, error)
     except BudgetExhausted as error:
         return w.Unaffordable(str(error))

@@ -27,12 +27,13 @@ def test_waits_are_printed_and_the_failure_once(espalier: Call, monkeypatch: pyt
     script = [Limited(after=1), Fails(400, "The prompt is bad.")]
     result = searched(espalier, monkeypatch, script)
     assert result.status == AWAITING
-    wait = "propose:1 openai:some-model: rate limit: Rate limit reached for requests.; retrying in 1 s, giving up in 1:00:00"
+    wait = "round 1 openai:some-model: rate limit: Rate limit reached for requests.; retrying in 1 s, giving up in 1:00:00"
     assert result.err.count(wait) == 1
     assert result.err.count("The prompt is bad.") == 1
     *_, failure, last = result.err.splitlines()
     assert failure.endswith("c1 failed: openai:some-model: the provider rejected the request: The prompt is bad. (2 attempts)")
-    assert re.fullmatch(r"espalier: propose:1 failed, see c1 above; resume with `espalier open \S+` once fixed", last)
+    asked = "proposing ideas for round 1"
+    assert re.fullmatch(rf"espalier: {asked} failed, see c1 above; resume with `espalier open \S+` once fixed", last)
 
 
 @pytest.mark.slow
@@ -40,7 +41,8 @@ def test_with_quiet_the_last_line_has_the_reason(espalier: Call, monkeypatch: py
     result = searched(espalier, monkeypatch, [Fails(400, "The prompt is bad.")], "-q")
     (line,) = result.err.splitlines()
     assert line.startswith(
-        "espalier: propose:1 failed: openai:some-model: the provider rejected the request: The prompt is bad.; "
+        "espalier: proposing ideas for round 1 failed: openai:some-model: the provider rejected the request: "
+        "The prompt is bad.; "
     )
 
 
@@ -49,7 +51,7 @@ def test_a_repeated_call_says_so_after_its_failure(espalier: Call, monkeypatch: 
     script = [Says("one two", unended=True), Fails(400, "The prompt is bad.")]
     lines = searched(espalier, monkeypatch, script).err.splitlines()
     (at,) = (n for n, line in enumerate(lines) if line.endswith("c1 failed: openai:some-model: the reply was cut off"))
-    assert "propose:1 repeating c1 in 1 s, giving up in 1:00:00" in lines[at + 1]
+    assert "round 1 repeating c1 in 1 s, giving up in 1:00:00" in lines[at + 1]
 
 
 @pytest.mark.slow
@@ -58,4 +60,4 @@ def test_an_unusable_reply_is_one_line_a_call(espalier: Call, monkeypatch: pytes
     calls = re.findall(r"(c\d+) failed: the reply has no JSON object", result.err)
     assert calls == ["c1", "c2", "c3"]
     assert result.err.count("the reply has no JSON object") == 3
-    assert "propose:1 failed, see c3 above" in result.err.splitlines()[-1]
+    assert "proposing ideas for round 1 failed, see c3 above" in result.err.splitlines()[-1]

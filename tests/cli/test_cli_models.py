@@ -269,7 +269,7 @@ def test_a_round_with_a_cancelled_prompt_stops_then_repeats_the_call(espalier: C
     result = espalier("open", "mine", "--headless")
     assert result.status == AWAITING
     words = "c1 was cancelled by hand; `espalier idea add mine` adds an idea of yours, `espalier open mine` repeats the call"
-    assert result.err.splitlines()[-1] == f"espalier: propose:1 failed: {words}"
+    assert result.err.splitlines()[-1] == f"espalier: proposing ideas for round 1 failed: {words}"
     assert list(state(folder).calls) == ["c1"], "opening it is not asking again"
     assert espalier("open", "mine", "--headless").status == AWAITING
     assert [(call.id, str(call.work)) for call in state(folder).calls.values()] == [("c1", "propose:1"), ("c2", "propose:1")]

@@ -93,7 +93,7 @@ def test_the_traceback_of_a_fault_is_logged(tmp_path: Path, caplog: pytest.LogCa
 
 def test_a_bench_that_hangs_times_out(tmp_path: Path) -> None:
     outcome, _ = search(tmp_path, Faulty(tmp_path, "verify", "k1", None), ceilings=Ceilings(verify=0.05))
-    assert outcome == EngineStopped({WorkKey.parse("verify:k1:0"): "verify:k1:0 timed out after 0.05 s"})
+    assert outcome == EngineStopped({WorkKey.parse("verify:k1:0"): "timed out after 0.05 s"})
 
 
 def test_only_the_failed_lane_stops(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_retry_is_recorded_as_one_and_keeps_the_workers(tmp_path: Path) -> Non
     assert [entry.event for entry in entries if isinstance(entry.event, e.WorkRetried)] == [e.WorkRetried(("verify:k3:0",))]
     assert not [entry for entry in entries if isinstance(entry.event, e.SessionResumed)]
     _, shown = progress.entry_lines(SessionState(), entries)
-    assert [plain(line) for entry, line in shown if isinstance(entry.event, e.WorkRetried)] == ["retrying verify:k3:0"]
+    assert [plain(line) for entry, line in shown if isinstance(entry.event, e.WorkRetried)] == ["retrying: verifying k3"]
 
 
 def test_the_bench_is_closed_once_however_the_session_ends(tmp_path: Path) -> None:

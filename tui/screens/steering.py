@@ -9,6 +9,7 @@ from textual import work
 from engine.domain import commands as c
 from engine.domain import queries
 from engine.domain.state import Idea
+from engine.report.text.work import works_words
 from tui.bridge import check_settings, writer_error
 from tui.screens.bridge_screen import BridgeScreen
 from tui.screens.code_form import CodeForm
@@ -21,7 +22,7 @@ from tui.screens.seed_form import SeedForm
 from tui.viewmodel import kernels
 from tui.viewmodel.fmt import counted
 from tui.viewmodel.ideas import nobody_writes
-from tui.viewmodel.stages import call_label, calls_by_hand, open_calls, works_words
+from tui.viewmodel.stages import call_label, calls_by_hand, open_calls
 
 _MOST_CHOICES = 400
 _LONGEST_WAIT = 86_400

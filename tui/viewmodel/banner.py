@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from engine.domain import queries, stopping
 from engine.domain.state import SessionState
 from engine.domain.work import WorkKey, WorkKind
+from engine.report.text.work import work_words
 from tui.viewmodel import kernels
 from tui.viewmodel.cells import Cell, Ink, Line, cut, line, one_line, width
 from tui.viewmodel.fmt import capitalised
-from tui.viewmodel.stages import awaiting_answer, calls_by_hand, work_words
+from tui.viewmodel.stages import awaiting_answer, calls_by_hand
 from tui.viewmodel.tree_facts import tree_facts
 
 Remedy = tuple[str, str]

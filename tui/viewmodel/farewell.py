@@ -7,11 +7,11 @@ from collections.abc import Collection
 from engine.domain import queries
 from engine.domain.state import SessionState
 from engine.domain.work_key import WorkKey
+from engine.report.text.work import works_words
 from tui.viewmodel import kernels
 from tui.viewmodel.fmt import counted
 from tui.viewmodel.heading import without_incumbent
 from tui.viewmodel.ideas import awaiting_approval
-from tui.viewmodel.stages import works_words
 
 
 def under_way(works: Collection[WorkKey], shell_name: str) -> str:

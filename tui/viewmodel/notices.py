@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from engine.domain import queries
 from engine.domain.state import SessionState
 from engine.domain.work import WorkKey
+from engine.report.text.work import work_words
 from tui.viewmodel import fmt, kernels
 from tui.viewmodel.cells import one_line
 from tui.viewmodel.fmt import counted
 from tui.viewmodel.ideas import awaiting_approval
-from tui.viewmodel.stages import awaiting_answer, calls_by_hand, work_words
+from tui.viewmodel.stages import awaiting_answer, calls_by_hand
 
 
 @dataclass(frozen=True, slots=True)

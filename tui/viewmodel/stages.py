@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from engine.domain import queries
-from engine.domain.model import CallRole
 from engine.domain.state import CallStatus, Idea, IdeaStatus, ModelCall, SessionState, Stage
 from engine.domain.work import WorkKey, WorkKind
 from engine.report.facts.usage import refused_before
+from engine.report.text.work import VERBS, subject_words
 from tui.viewmodel import fmt, kernels
 from tui.viewmodel.cells import Cell, Ink, Line, cut_cells, join_cells, line, one_line, tail, width
 from tui.viewmodel.ideas import awaiting_approval
 from tui.viewmodel.kernels import author
 from tui.viewmodel.tree_facts import tree_facts
 
-VERBS = {
-    "build": "building", "verify": "verifying", "measure": "measuring", "repair": "repairing", "sanitize": "sanitizing",
-    "race": "racing", "profile": "profiling", "tune": "tuning", "sustain": "measuring back to back",
-    "propose": "proposing ideas", "implement": "writing code", "prepare": "preparing",
-}  # fmt: skip
 _INKS = {
     "build": Ink.BUILD, "verify": Ink.VERIFY, "measure": Ink.MEASURE, "race": Ink.MEASURE, "repair": Ink.REPAIR,
 }  # fmt: skip
 _MODEL_WORK = frozenset({"propose", "implement", "repair"})
 
 _LEAST_WORDS = 24
-_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,35 +214,13 @@ def _work_line(state: SessionState, progress: Mapping[WorkKey, str], seconds: Ma
 
 def _work(key: WorkKey, message: str, seconds: int, room: int) -> tuple[Cell, ...]:
     """The progress of one work; of a model's output the end, which changes."""
-    kind, subject = key.kind, key.subject
+    kind = key.kind
     ink = _INKS.get(kind, Ink.BUILD)
-    name = {"propose": f"round {subject}", "prepare": "preparation"}.get(kind, subject)
+    name = "preparation" if kind == WorkKind.PREPARE else subject_words(key)
     text = one_line(message) or ("under way" if kind == WorkKind.PREPARE else VERBS.get(kind, kind))
     if kind in _MODEL_WORK:
         text = tail(text, room - width(name) - 1)
     return (Cell(f"{name} ", ink), Cell(text, Ink.FAINT), Cell(f" · {fmt.elapsed(seconds)}" if seconds >= 2 else "", Ink.RULE))
-
-
-def work_words(key: WorkKey) -> str:
-    """What the work does, to what: ``building k3``, ``racing k3, k2``, ``writing code for i2``."""
-    match key.kind:
-        case WorkKind.PROPOSE:
-            return f"proposing ideas for round {key.subject}"
-        case WorkKind.IMPLEMENT:
-            return f"writing code for {key.subject}"
-        case WorkKind.PREPARE:
-            return "preparing the session"
-        case WorkKind.SUSTAIN:
-            return f"measuring {key.subject} back to back"
-        case _:
-            return f"{VERBS.get(key.kind, key.kind)} {', '.join(key.subjects)}".rstrip()
-
-
-def works_words(keys: Iterable[WorkKey]) -> str:
-    """``building k3, measuring k2``; of many the first."""
-    words = list(map(work_words, keys))
-    more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
-    return f"{', '.join(words[:_MOST_NAMED])}{more}"
 
 
 def ideas_for_you(state: SessionState) -> tuple[Idea, ...]:
@@ -282,10 +254,8 @@ def call_label(state: SessionState, call: ModelCall) -> tuple[str, str]:
 
 def purpose(state: SessionState, call: ModelCall) -> str:
     """What the call is for, and whether it is a retry: ``code for i11, retry of c60``."""
-    subject = call.work.subject
-    name = f"round {subject}" if call.role is CallRole.IDEAS else subject
     before = refused_before(state, call)
-    return f"{call.role.value} for {name}{f', retry of {before.id}' if before is not None else ''}"
+    return f"{call.role.value} for {subject_words(call.work)}{f', retry of {before.id}' if before is not None else ''}"
 
 
 def idle_reason(state: SessionState) -> str:

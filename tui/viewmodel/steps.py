@@ -9,9 +9,10 @@ from engine.domain import queries
 from engine.domain.device_waits import is_free, is_waiting
 from engine.domain.state import SessionState
 from engine.domain.work import WorkKey, WorkKind
+from engine.report.text.work import work_words
 from tui.viewmodel import fmt
 from tui.viewmodel.cells import BLANK, Cell, Ink, Line, cut, line, one_line, pad, wrap
-from tui.viewmodel.stages import idle_reason, work_words
+from tui.viewmodel.stages import idle_reason
 
 _WIDEST = 64
 _INDENT = "   "

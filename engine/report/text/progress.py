@@ -13,6 +13,7 @@ from engine.domain.model import Failure, Measurement, RaceOutcome, Verification
 from engine.domain.rules import adaptive
 from engine.domain.settings import ModelSettings
 from engine.domain.state import CallStatus, Kernel, SessionState, Stage
+from engine.domain.work_key import WorkKey
 from engine.report.text import races
 from engine.report.text.lines import (
     Line,
@@ -31,6 +32,7 @@ from engine.report.text.lines import (
 from engine.report.text.regimes import sustained_words
 from engine.report.text.suite import mean_words, tuning_words
 from engine.report.text.tree import failure_words, outcome
+from engine.report.text.work import subject_words, works_words
 
 _REASON = 200
 
@@ -80,6 +82,11 @@ def _shortened(text: str) -> str:
     return shortened(one_line(text), _REASON)
 
 
+def _works(keys: Iterable[str]) -> str:
+    """The journal's work in words; names in it may be a stranger's."""
+    return one_line(works_words(map(WorkKey.parse, keys)))
+
+
 def failed_call(state: SessionState, work: str, reason: str) -> str | None:
     """The call whose failure is why this work failed; its own line says the reason already."""
     failed = (call for call in state.calls.values() if call.status is CallStatus.FAILED and not call.cancelled)
@@ -94,9 +101,8 @@ def _session_line(event: e.Event, state: SessionState) -> Line | None:
             words = f"session opened: {problem.name}, {judged}, {device}, {settings.strategy}, {settings.source}"
             return line(words)
         case e.SessionResumed(unfinished, repaired):
-            parts = [repaired, f"repeating {', '.join(unfinished)}" if unfinished else ""]
-            words = "; ".join(filter(None, parts))
-            return line(f"session resumed{': ' + words if words else ''}")
+            again = f"interrupted, begins again: {_works(unfinished)}" if unfinished else ""
+            return line("; ".join(filter(None, ("session resumed", repaired, again))))
         case e.SessionPrepared(device, found):
             rejected = sum(1 for trivial in found.gate.nulls if not trivial.passed)
             base = "; ".join(f"{name} {duration_interval(m.time_us)}" for name, m in found.baselines.items())
@@ -108,9 +114,9 @@ def _session_line(event: e.Event, state: SessionState) -> Line | None:
         case e.SessionReopened():
             return line("session reopened")
         case e.WorkFailed(work, reason) if reason != "interrupted" and failed_call(state, work, reason) is None:
-            return line(Span(f"{work} failed: {one_line(reason)}", Tone.BAD))
+            return line(Span(f"{_works([work])} failed: {one_line(reason)}", Tone.BAD))
         case e.WorkRetried(works):
-            return line(f"retrying {', '.join(works) or 'the search'}")
+            return line(f"retrying: {_works(works)}" if works else "retrying the search")
         case e.NoteAdded(target, text):
             return line(f"note on {target or 'the session'}: {one_line(text)}")
         case e.UnknownEvent(kind):
@@ -128,7 +134,7 @@ def _fleet_line(event: e.Event) -> Line | None:
             times = "; ".join(f"{one_line(base)} {duration_interval(us)}" for base, us in baselines_us.items())
             return _about(name, f" prepared: {times or 'no baselines'}; A/A {same.low:.3f} to {same.high:.3f}")
         case e.WorkRequeued(work, lost):
-            return line(Span(f"{work} goes to another one: {one_line(lost)} was lost", Tone.WARN))
+            return line(Span(f"{_works([work])} goes to another worker: {one_line(lost)} was lost", Tone.WARN))
         case e.WorkerLost(name, reason):
             return _about(name, Span(f" lost: {one_line(reason)}", Tone.WARN))
     return None
@@ -198,7 +204,7 @@ def model_words(models: ModelSettings) -> list[str]:
 def _call_line(event: e.Event, state: SessionState) -> Line | None:
     match event:
         case e.CallStarted(call, work, role, "paste"):
-            return _about(call, Span(f" awaits your answer: {role.value} for {work}", Tone.WARN))
+            return _about(call, Span(f" awaits your answer: {role.value} for {subject_words(WorkKey.parse(work))}", Tone.WARN))
         case e.CallAnswered(call, recalled=True):
             return _about(call, " answered from a recorded reply at no cost")
         case e.CallAnswered(call, usage=usage, usd=usd, seconds=seconds):
@@ -212,7 +218,7 @@ def _call_line(event: e.Event, state: SessionState) -> Line | None:
         case e.CallFailed(call, reason):
             return _about(call, Span(f" failed: {one_line(reason)}", Tone.WARN))
         case e.BudgetReached(work, reason):
-            return line(Span(f"call skipped: {one_line(reason)}", Tone.WARN), Span(f" ({work})", Tone.FAINT))
+            return line(Span(f"call skipped: {one_line(reason)}", Tone.WARN), Span(f" ({_works([work])})", Tone.FAINT))
     return None
 
 

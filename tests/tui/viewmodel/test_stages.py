@@ -1,4 +1,4 @@
-"""Work in words, as headers and notices name it, and the line of counts."""
+"""The line of counts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.domain.work_key import WorkKey, WorkKind
 from tui.viewmodel import stages
-from tui.viewmodel.stages import Counts, work_words
+from tui.viewmodel.stages import Counts
 
 NONE = Counts(*[0] * len(Counts.__slots__))
 COUNT = re.compile(r"\S \d+(?: [a-z]+(?: [a-z]+)*\.?)?")
@@ -53,21 +52,3 @@ def test_no_word_of_the_counts_is_cut_and_what_went_wrong_is_shown_at_every_widt
 def test_a_narrow_line_of_counts_leaves_out_what_matters_least(room: int, expected: list[str]) -> None:
     found = replace(NONE, undecided=2, building=1, queued=7, measured=12, failed=2, doubted=1, parked=3)
     assert shown(found, room) == expected
-
-
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        ("build:k3:0", "building k3"), ("race:k2:k1:0", "racing k2, k1"), ("sustain:k3", "measuring k3 back to back"),
-        ("tune:k3", "tuning k3"), ("propose:2", "proposing ideas for round 2"), ("prepare", "preparing the session"),
-        ("simmer:k3", "simmer k3"),
-    ],
-)  # fmt: skip
-def test_work_is_named_by_what_it_does(key: str, words: str) -> None:
-    """Also of a kind that only a newer program knows."""
-    assert work_words(WorkKey.parse(key)) == words
-
-
-@pytest.mark.parametrize("kind", WorkKind)
-def test_every_kind_of_work_has_words(kind: WorkKind) -> None:
-    assert not work_words(WorkKey(kind, ("k1",))).startswith(f"{kind} ")
