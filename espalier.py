@@ -11,14 +11,15 @@ of a trial.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+
+TYPE_CHECKING = False
+"""As ``typing`` has it. ``main`` handles Ctrl-C; before it runs, this module imports nothing that takes time."""
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from engine.api.evaluation import code, evaluate
     from engine.api.session import Session
     from engine.domain.errors import CommandRejected, EspalierError, UntrustedError
@@ -58,10 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0 done, 1 the kernel or search failed, 2 bad usage or input, 3 stopped, awaiting you or a provider, 130 interrupted.
     """
-    if conflict := _package_conflict():
-        print(f"espalier: {conflict}", file=sys.stderr)  # noqa: T201
-        return _BAD_INPUT
     try:
+        if conflict := _package_conflict():
+            print(f"espalier: {conflict}", file=sys.stderr)  # noqa: T201
+            return _BAD_INPUT
         from engine.cli import main as command_line
         from engine.cli.ui import TerminalUI
     except KeyboardInterrupt:
@@ -72,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _package_conflict() -> str:
     """Which package of another program hides or overwrote one of Espalier's, and what to do; empty where none does."""
+    from pathlib import Path
+
     for name in _PACKAGES:
         own = Path(__file__).resolve().with_name(name) / "__init__.py"
         found = _module_file(name)
@@ -88,6 +91,9 @@ def _package_conflict() -> str:
 
 def _module_file(name: str) -> Path | None:
     """The file or folder that ``import name`` would load."""
+    import importlib.util
+    from pathlib import Path
+
     try:
         spec = importlib.util.find_spec(name)
     except ValueError:  # already imported, without a spec
@@ -118,6 +124,8 @@ def _serve(folder: Path) -> None:
 
 def __getattr__(name: str) -> object:
     if name in _PUBLIC:
+        import importlib
+
         if conflict := _package_conflict():
             raise ImportError(conflict)
         return getattr(importlib.import_module(_PUBLIC[name]), name)

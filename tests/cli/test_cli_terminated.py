@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -37,3 +38,32 @@ def test_ctrl_c_while_the_program_loads_gets_one_line(
     monkeypatch.setitem(sys.modules, "engine.cli.ui", Interrupted("engine.cli.ui"))
     assert espalier.main(["--version"]) == 130
     assert capsys.readouterr() == ("", "espalier: interrupted\n")
+
+
+_INTERRUPTED_IMPORT = """
+import sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name not in ("espalier", "__future__") and sys.argv[1] == "interrupted":
+            raise KeyboardInterrupt
+        print("imports", name)
+sys.meta_path.insert(0, Finder())
+import espalier
+if sys.argv[1] == "interrupted":
+    sys.exit(espalier.main(["--version"]))
+"""
+
+
+@pytest.mark.parametrize("how", ["imported", "interrupted"])
+def test_nothing_is_imported_before_ctrl_c_is_handled(tmp_path: Path, how: str) -> None:
+    """Ctrl-C during the imports of the entry's own module printed Python's traceback.
+
+    ``-S``: the program begins with what the interpreter itself has loaded.
+    """
+    (tmp_path / "program.py").write_text(_INTERRUPTED_IMPORT)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    call = [sys.executable, "-S", "program.py", how]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60, env=env)
+    expected = (130, "espalier: interrupted\n") if how == "interrupted" else (0, "")
+    assert (done.returncode, done.stderr) == expected
+    assert set(done.stdout.split()) <= {"imports", "espalier", "__future__"}
