@@ -156,7 +156,7 @@ def decode(line: bytes, number: int = 0, name: str = JOURNAL) -> Entry:
 
     Raises JournalTooNew for a newer format, JournalCorrupt for everything else that is not an entry.
     """
-    if _MARK not in line:
+    if _MARK not in line and _is_utf8(line):
         try:
             known = _KNOWN_LINE.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -170,12 +170,14 @@ def decode(line: bytes, number: int = 0, name: str = JOURNAL) -> Entry:
 def _decode_in_steps(line: bytes, number: int, name: str) -> Entry:
     """``decode`` for every line that is not simply one of a known kind and of this version."""
     try:
+        if not _is_utf8(line):
+            raise UnicodeError
         envelope = _LINE.decode(line)
         if envelope.v > VERSION:
             raise _too_new(_place(number, name), envelope.v)
         event = _event(envelope, _MARK in line)
         return Entry(envelope.seq, envelope.at.timestamp(), _author(envelope.by), event, envelope.session)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         newer = _newer_version(line)
         raise (
             _too_new(_place(number, name), newer)
@@ -186,7 +188,8 @@ def _decode_in_steps(line: bytes, number: int, name: str) -> Entry:
 
 def damaged(what: str, number: int, name: str = JOURNAL) -> JournalCorrupt:
     """The error for a line that does not belong where it is, with advice; ``what`` follows the line's place."""
-    rescue = f", or keep its first {number - 1} lines and continue from there" if number > 1 else ""
+    before = "line" if number == 2 else f"{number - 1} lines"
+    rescue = f", or keep its first {before} and continue from there" if number > 1 else ""
     return JournalCorrupt(f"{_place(number, name)} {what}: restore the file from a copy{rescue}")
 
 
@@ -266,7 +269,20 @@ def _decode_reason(line: bytes, error: Exception) -> str:
         return "it is the mark of a merge conflict"
     if line.startswith(LFS_POINTER):
         return "it is a Git LFS pointer, and `git lfs pull` fetches the file"
+    if isinstance(error, UnicodeError):
+        return "it is not UTF-8"
     return str(error) if line.strip() else "it is blank"
+
+
+def _is_utf8(line: bytes) -> bool:
+    """Whether all of the line is text: msgspec does not look into fields that it skips, such as one whose name is damaged."""
+    if line.isascii():
+        return True
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _unknown(value: object) -> object:

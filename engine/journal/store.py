@@ -218,8 +218,9 @@ def resolve(text: str) -> Path:
     if here is not None and _holds(Path.is_dir, here):
         if not os.access(here, os.X_OK, effective_ids=True):
             raise JournalError(f"{text} cannot be read (Permission denied): make it readable, or use a copy")
-        has = _no_file(here) or f"it has no {journal.NAME}"
-        raise JournalError(f"folder {text} is not a session ({has}): {hint}")
+        if has := _no_file(here):
+            raise JournalError(f"folder {text} is not a session ({has}): restore the file")
+        raise JournalError(f"folder {text} is not a session (it has no {journal.NAME}): {hint}")
     if here is not None and _holds(Path.is_file, here):
         raise JournalError(f"file {text} is not a session: use its folder, its name, or a bundle (.tar.gz); {hint}")
     raise JournalError(f"unknown session {text[:200]!r}: {root_fault() or hint}")

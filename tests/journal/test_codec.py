@@ -166,7 +166,7 @@ def _with(**changes: object) -> bytes:
         (b"[]", "object"),
         (b"\x00\x00\x00", "malformed"),
         (b"{}", "missing required field"),
-        (b"\xff", "malformed"),
+        (b"\xff", "it is not UTF-8"),
         (_with().decode().encode("utf-16"), "UTF-16"),
         (b"<<<<<<< HEAD", "mark of a merge conflict"),
         (b">>>>>>> other\r", "mark of a merge conflict"),
@@ -183,6 +183,8 @@ def _with(**changes: object) -> bytes:
         (_with(by=None), "by"),
         (_with(kind=3), "kind"),
         (b"\xef\xbb\xbf" + _with(), "byte order mark"),
+        (_with(data=_GOOD["data"] | {"key": 1}).replace(b'"key"', b'"k\xff\xfey"'), "it is not UTF-8"),
+        (_with(data=_GOOD["data"] | {"kernel": "k1\xe9"}).replace(b"\\u00e9", b"\xe9"), "it is not UTF-8"),
         (_with(data=None), "object"),
         (_with(data=[]), "object"),
         (_with(data={}), "kernel"),
@@ -205,6 +207,14 @@ def test_an_invalid_line_is_named(line: bytes, words: str) -> None:
         codec.decode(line, 12)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(1, "from a copy"), (2, "its first line and continue"), (3, "its first 2 lines and")]
+)
+def test_advice_on_a_damaged_line_counts_the_lines_before_it(number: int, words: str) -> None:
+    with pytest.raises(JournalCorrupt, match=words):
+        codec.decode(b"{", number)
 
 
 @given(st.binary(max_size=200))
