@@ -8,7 +8,7 @@ from engine.cli.exit_codes import AWAITING, BAD_INPUT, DOUBTED, FAILED, INTERRUP
 from engine.cli.output import show, show_json, terminal_width
 from engine.cli.session_access import shell_name
 from engine.cli.verbosity import quiet
-from engine.domain import columns, corroboration, queries, races, stopping
+from engine.domain import columns, corroboration, queries, races, rules, stopping
 from engine.domain.state import SessionState
 from engine.domain.work import WorkKey, WorkKind
 from engine.journal.lock import is_written
@@ -94,7 +94,7 @@ def next_steps(state: SessionState, folder: Path, outcome: Outcome | None) -> li
         options = "".join(f" {_LIFTED[limit]} none" for limit in stopping.limits_reached(state))
         rounds = queries.rounds_done(state) + 3
         more = f"espalier session limits {name} --rounds {rounds}{options}, {resume}: three more rounds"
-    advice = [*([again] if undecided else []), *_remeasurement(state, name, resume), more]
+    advice = [*([again] if undecided else []), *_remeasurement(state, name, resume), *_given_up(state, name, resume), more]
     return [*_best_kernel_steps(state, name), *_dispatch_step(state, name), *advice]
 
 
@@ -122,6 +122,14 @@ def _remeasurement(state: SessionState, name: str, resume: str) -> list[str]:
             again = f"espalier kernel remeasure {name} {kernel.id}, {resume}"
             return [f"{again}: on an idle machine, as it claims {times(claimed)}"]
     return []
+
+
+def _given_up(state: SessionState, name: str, resume: str) -> list[str]:
+    """The command for the first kernel that failed because Espalier was killed during its work."""
+    found = next(filter(rules.is_given_up, state.kernels.values()), None)
+    if found is None or found.failure is None:
+        return []
+    return [f"espalier kernel remeasure {name} {found.id}, {resume}: {one_line(found.failure.reason)}"]
 
 
 def _best_kernel_steps(state: SessionState, name: str) -> list[str]:

@@ -222,7 +222,8 @@ def resolve(text: str) -> Path:
             raise JournalError(f"folder {text} is not a session ({has}): restore the file")
         raise JournalError(f"folder {text} is not a session (it has no {journal.NAME}): {hint}")
     if here is not None and _holds(Path.is_file, here):
-        raise JournalError(f"file {text} is not a session: use its folder, its name, or a bundle (.tar.gz); {hint}")
+        ways = "use its folder or its name, or import a bundle with `espalier session import`"
+        raise JournalError(f"file {text} is not a session: {ways}; {hint}")
     raise JournalError(f"unknown session {text[:200]!r}: {root_fault() or hint}")
 
 

@@ -15,7 +15,7 @@ from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import queries, rules
 from engine.domain.folds import advance
-from engine.domain.model import Succession
+from engine.domain.model import FailureKind, Succession
 from engine.domain.settings import Limits
 from engine.domain.state import IdeaStatus, SessionState
 from engine.journal import journal
@@ -54,6 +54,19 @@ def test_a_kernel_that_claims_more_and_is_not_corroborated_is_to_be_measured_aga
     assert f"{again}: on an idle machine, as it claims 900×" in steps(900.0)
     assert "remeasure" not in steps(0.001)
     assert "remeasure" not in "\n".join(next_steps(ended, tmp_path, None))
+
+
+def test_a_kernel_during_whose_work_the_engine_was_killed_twice_is_to_be_measured_again(tmp_path: Path) -> None:
+    """Two kills during the naive port's verification end the search: its advice was a kernel of one's own."""
+    begun = (b.opened(), b.prepared(), e.RoundOpened(0, ()), b.proposed("i1"), *b.measured_kernel()[:2])
+    started = e.WorkStarted("verify:k1:0")
+    killed = b.fold(*begun, started, e.SessionResumed((started.work,)), started)
+    ended = (*rules.resume_events(killed, ""), e.SessionClosed("no verified kernel to build on"))
+    state = advance(killed, b.entries(ended, start=killed.seq + 1))
+    again = f"espalier kernel remeasure {tmp_path} k1, then espalier open {tmp_path}"
+    assert f"{again}: the engine crashed 2 times during this verify step" in next_steps(state, tmp_path, None)
+    crashed = advance(state, b.entries([e.KernelFailed("k1", b.failure(FailureKind.CRASHED))], start=state.seq + 1))
+    assert "remeasure" not in "\n".join(next_steps(crashed, tmp_path, None))
 
 
 def test_of_a_kernel_without_a_parent_the_code_is_advised(tmp_path: Path) -> None:

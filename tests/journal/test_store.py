@@ -103,7 +103,7 @@ def test_an_unknown_session_gets_the_nearest_names(root: Path, tmp_path: Path) -
     with pytest.raises(JournalError, match=r"odd is not a session \(its journal\.jsonl is not a file\): restore the file$"):
         store.resolve(str(tmp_path / "odd"))
     (tmp_path / "kernel.cpp").touch()
-    with pytest.raises(JournalError, match=r"kernel\.cpp is not a session"):
+    with pytest.raises(JournalError, match=r"kernel\.cpp is not a session: .* `espalier session import`"):
         store.resolve(str(tmp_path / "kernel.cpp"))
 
 

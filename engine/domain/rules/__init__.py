@@ -8,11 +8,12 @@ Live sessions, resumed sessions and tests share these functions; nothing else de
 - ``wanted_work(state)``: work whose result still matters, including work held back by a pause or an exhausted budget.
 - ``record(state, work, result)``: the events of a result.
 - ``resume_events(state, repaired)``: the first events of a process that opens an existing session.
+- ``is_given_up(kernel)``: whether those failed the kernel, as its work was cut off too often.
 """
 
 from engine.domain.rules.decide import decide
-from engine.domain.rules.lifecycle import automatic, resume_events
+from engine.domain.rules.lifecycle import automatic, is_given_up, resume_events
 from engine.domain.rules.next_work import next_work, wanted_work
 from engine.domain.rules.record import record
 
-__all__ = ["automatic", "decide", "next_work", "record", "resume_events", "wanted_work"]
+__all__ = ["automatic", "decide", "is_given_up", "next_work", "record", "resume_events", "wanted_work"]

@@ -222,6 +222,7 @@ def _may_be_parent(state: SessionState, kernel: Kernel) -> bool:
 
 _MAX_CRASHES = 2
 """How many processes a work item may crash before it is given up."""
+_ENGINE_CRASHED = "the engine crashed"
 
 
 def resume_events(state: SessionState, repaired: str) -> tuple[e.Event, ...]:
@@ -230,7 +231,7 @@ def resume_events(state: SessionState, repaired: str) -> tuple[e.Event, ...]:
     for key, count in state.started.items():
         if count < _MAX_CRASHES:
             continue
-        reason = f"the engine crashed {count} times during this {key.kind} step"
+        reason = f"{_ENGINE_CRASHED} {count} times during this {key.kind} step"
         if key.subject in state.kernels and not state.kernels[key.subject].stage.settled:
             events.append(e.KernelFailed(key.subject, Failure(FailureKind.CRASHED, reason)))
         elif key.kind == w.WorkKind.IMPLEMENT and key.subject in state.ideas:
@@ -246,6 +247,12 @@ def resume_events(state: SessionState, repaired: str) -> tuple[e.Event, ...]:
         elif key.kind in (w.WorkKind.PREPARE, w.WorkKind.PROPOSE):
             events.append(e.WorkFailed(str(key), reason))
     return tuple(events)
+
+
+def is_given_up(kernel: Kernel) -> bool:
+    """Whether the kernel failed because its work ended several processes of the engine: it may be without fault, as where the
+    user or the system killed them."""
+    return kernel.failure is not None and kernel.failure.reason.startswith(_ENGINE_CRASHED)
 
 
 def _undecided_race(race: w.Race, reason: str) -> e.Event:
