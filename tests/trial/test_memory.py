@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import random
 import weakref
 from collections.abc import Iterator
@@ -28,6 +30,8 @@ from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.taken_outputs import Left
 from engine.trial.protocol import Candidate, OpenRequest, WorkloadBinary
+from engine.trial.shared import arena
+from engine.trial.shared.arena import SharedArena
 
 
 class FakeRunner(SimpleNamespace):
@@ -451,3 +455,18 @@ def test_a_kernel_with_host_code_gets_all_work_queues(monkeypatch: pytest.Monkey
         for rival in (False, True):
             assert pool.kernel(contract, rival=rival)["few_queues"] is few_queues  # type: ignore[index]
     assert closed == [True]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(errno.ENOMEM, "no memory for operands"), (errno.EFBIG, r"limit on files: raise it \(`ulimit -f unlimited`\)")],
+)
+def test_operands_that_cannot_be_held_name_the_limit(monkeypatch: pytest.MonkeyPatch, number: int, words: str) -> None:
+    """A limit on the sizes of files, which holds for shared memory too, was told as a lack of memory."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(arena.os, "posix_fallocate", refuse)
+    with pytest.raises(DeviceError, match=words):
+        SharedArena(1 << 20, writable=True)

@@ -6,6 +6,7 @@ writable mappings, on a GPU the runner's mapping has no write access. Imports to
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -109,7 +110,10 @@ class SharedArena:
             self._map = mmap.mmap(self._fd, size)
         except OSError as error:
             os.close(self._fd)
-            raise DeviceError(f"no memory for operands of {size / 2**30:.1f} GiB: choose a smaller workload") from error
+            why = f"no memory for operands of {size / 2**30:.1f} GiB: choose a smaller workload"
+            if error.errno == errno.EFBIG:
+                why = "the operands' memory is above this process's limit on files: raise it (`ulimit -f unlimited`)"
+            raise DeviceError(why) from error
         # A holder of the descriptor can neither truncate the memory under the judge nor seal it against the next runner.
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals if writable else seals | _SEAL_FUTURE_WRITE)
