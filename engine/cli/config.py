@@ -12,6 +12,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,13 @@ def _refuse_untrusted(place: str, name: str, value: object) -> None:
         raise ConfigError(f"{place}: {PROJECT} cannot set {what}: use the command line, or {user_file()}")
 
 
+def _as_toml(value: object) -> str:
+    """A value that is no text as the file spells it, rather than as Python does."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value.isoformat() if isinstance(value, date | time) else repr(value)
+
+
 def _checked(place: str, option: click.Option, value: object, command: click.Command, ctx: click.Context) -> Any:
     """The value as a command line would give it. Raises ConfigError for one that its option does not take."""
     if option.is_flag:
@@ -153,7 +161,7 @@ def _checked(place: str, option: click.Option, value: object, command: click.Com
         return value
     listed = value if isinstance(value, list) else [value]
     if any(isinstance(one, bool) or not isinstance(one, str | int | float) for one in listed):
-        raise ConfigError(f"{place}: {value!r} is not a text or a number")
+        raise ConfigError(f"{place}: {_as_toml(value)} is not a text or a number")
     if len(listed) != 1 and not option.multiple:
         raise ConfigError(f"{place}: takes one value, not {len(listed)}")
     texts = [str(one) for one in listed]
