@@ -174,6 +174,9 @@ class Unasked:
     def rounded_results(self) -> RelativeErrors:
         raise AssertionError("asked")
 
+    def rounded_functions(self) -> RelativeErrors:
+        return RelativeErrors(0.0, 0.0)
+
     def undecided(self) -> list[torch.Tensor | None]:
         raise AssertionError("asked")
 

@@ -36,6 +36,7 @@ from engine.trial.judge.tolerance import (
     WholeCase,
     error_limit,
     factor_of,
+    five_drawn,
     strictest_class,
     within,
 )
@@ -55,6 +56,8 @@ reference, up to three times what rounding the inputs did. TF32 errs hundreds of
 ROUNDED_RESULTS_FACTOR = 3.0
 """The same of rounding all results, of which each is moved by up to four units: no honest kernel was seen to need more.
 With ten, the error allowed for scores of thousands that nearly tie is that of rounding the inputs to TF32."""
+ROUNDED_FUNCTIONS_FACTOR = 3.0
+"""The same of moving functions of exponentials by a unit of one. A tanh by an exponential errs 0.7 times as much."""
 ROUNDED_OPERANDS_FACTOR, OWN_OPERANDS_FACTOR = 4.0, 2.0
 """The same in half precision of rounding operands, and on the problem's own inputs. The backward pass of FlashAttention-2 needs
 up to three, and 1.5; one that leaves a term out errs 40 times as much or more on all inputs. With three on the problem's own
@@ -73,8 +76,6 @@ times. Sums of a convolution that are rounded 9 times err as much as the transfo
 weights of eight bits would, too."""
 MOST_FROM_ROUNDING = 1e-3
 """Errors above this are not put down to rounding, and the reference is not asked."""
-_FAR_OFF = 10.0
-"""No draw of rounded results was seen to err a tenth of the median."""
 _PLAINLY_FP32 = 1e-5
 """An error up to this is not taken for one of lower precision, whatever the inputs: the reference is not asked."""
 _SUMMED = (torch.float32, torch.float64)
@@ -211,6 +212,7 @@ class ClassPolicy:
         limit = self._with_plain_sums(errors, limit, distribution, case_reference)
         limit = limit if distribution == OWN else self._with_rounded_inputs(errors, limit, case_reference)
         limit = limit if distribution in (OWN, *TYING) else self._with_rounded_results(errors, limit, case_reference)
+        limit = limit if distribution in (OWN, *TYING) else self._with_rounded_functions(errors, limit, case_reference)
         limit = self._with_rounded_operands(errors, limit, distribution, case_reference)
         if not within(errors, limit) and within(errors, limit.wider(here)):
             return CheckResult(errors, passed=False, limit=limit, own_errors=own.get(self.allowed.value))
@@ -271,11 +273,18 @@ class ClassPolicy:
         """
         if self.dtype not in _SUMMED or errors.flaw or within(errors, limit):
             return limit
-        drawn = _five_drawn(errors, ROUNDED_RESULTS_FACTOR, case_reference)
+        drawn = five_drawn(errors, ROUNDED_RESULTS_FACTOR, case_reference.rounded_results)
         if drawn is None:
             return limit
         wider = limit.wider(drawn[2].times(ROUNDED_RESULTS_FACTOR))
         return self._below_tf32_sums(errors, wider, case_reference) if within(errors, wider) else wider
+
+    def _with_rounded_functions(self, errors: Errors, limit: RelativeErrors, case_reference: CaseReference) -> RelativeErrors:
+        """``limit``, widened by what the usual formulas of functions of exponentials err, whatever the precision."""
+        if errors.flaw or within(errors, limit):
+            return limit
+        drawn = five_drawn(errors, ROUNDED_FUNCTIONS_FACTOR, case_reference.rounded_functions)
+        return limit if drawn is None else limit.wider(drawn[2].times(ROUNDED_FUNCTIONS_FACTOR))
 
     def _with_rounded_operands(
         self, errors: Errors, limit: RelativeErrors, distribution: str, case_reference: CaseReference
@@ -292,7 +301,7 @@ class ClassPolicy:
         if worst_only and not errors.rel_fro <= limit.rel_fro:
             return limit
         factor = OWN_OPERANDS_FACTOR if distribution == OWN else ROUNDED_OPERANDS_FACTOR
-        drawn = _five_drawn(errors, factor, case_reference)
+        drawn = five_drawn(errors, factor, case_reference.rounded_results)
         if drawn is None:
             return limit
         rounding = limit.rel_fro / factor_of(self.allowed, self.dtype)
@@ -363,14 +372,6 @@ class ClassPolicy:
             return PrecisionClass.EXACT
         found = strictest_class(errors, self.classes[distribution], self.dtype)
         return found if found in ORDER[: ORDER.index(self.allowed)] else self.allowed
-
-
-def _five_drawn(errors: Errors, factor: float, case_reference: CaseReference) -> list[RelativeErrors] | None:
-    """Five draws of ``rounded_results``, from the least; ``None`` after one that the errors exceed by far."""
-    first = case_reference.rounded_results()
-    if errors.rel_fro > _FAR_OFF * factor * first.rel_fro:
-        return None
-    return sorted((first, *(case_reference.rounded_results() for _ in range(4))), key=lambda rounded: rounded.rel_fro)
 
 
 def _joined(alone: Sequence[CheckResult], names: Sequence[str]) -> CheckResult:

@@ -25,6 +25,7 @@ class _OnCase(Protocol):
     def tf32_sums(self) -> RelativeErrors | None: ...
     def rounded_inputs(self, dtype: torch.dtype | None = None) -> RelativeErrors: ...
     def rounded_results(self, dtype: torch.dtype | None = None) -> RelativeErrors: ...
+    def rounded_functions(self, dtype: torch.dtype | None = None) -> RelativeErrors: ...
     def undecided(self, most: float) -> Sequence[SeenRange | None]: ...
     def equivalent(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]: ...
     def defined(self, masks: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool: ...
@@ -83,6 +84,7 @@ class SharedAnswers:
         self._plain: dict[torch.dtype, _Replayed] = {}
         self._rounded_inputs = _Draws(asked.rounded_inputs)
         self._rounded_results = _Draws(asked.rounded_results)
+        self._rounded_functions = _Draws(asked.rounded_functions)
         self._tf32: list[RelativeErrors | None] = []
         self._undecided: dict[float, Sequence[SeenRange | None]] = {}
         self._equivalent: Sequence[torch.Tensor | None] | None = None
@@ -108,6 +110,9 @@ class SharedAnswers:
     def rounded_results(self, dtype: torch.dtype, draw: int) -> RelativeErrors:
         return self._rounded_results.drawn(dtype, draw)
 
+    def rounded_functions(self, dtype: torch.dtype, draw: int) -> RelativeErrors:
+        return self._rounded_functions.drawn(dtype, draw)
+
     def undecided(self, most: float) -> Sequence[SeenRange | None]:
         if most not in self._undecided:
             self._undecided[most] = self.asked.undecided(most)
@@ -128,6 +133,7 @@ class OutputOnCase:
     dtype: torch.dtype
     draws: int = 0
     further_draws: int = 0
+    draws_of_functions: int = 0
 
     def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, RelativeErrors]:
         """As for all outputs."""
@@ -151,6 +157,11 @@ class OutputOnCase:
         """As for all outputs, in the same way."""
         self.further_draws += 1
         return self.shared.rounded_results(self.dtype, self.further_draws - 1).for_output(self.index)
+
+    def rounded_functions(self) -> RelativeErrors:
+        """As for all outputs, in the same way."""
+        self.draws_of_functions += 1
+        return self.shared.rounded_functions(self.dtype, self.draws_of_functions - 1).for_output(self.index)
 
     def undecided(self, most: float) -> list[SeenRange | None]:
         """As for all outputs."""

@@ -22,6 +22,7 @@ from engine.trial.judge.comparison import compared_exactly
 from engine.trial.judge.output_on_case import OutputOnCase, SharedAnswers
 from engine.trial.judge.perturbations import BY_CHANCE, DOWN, NANS, UP, nudged
 from engine.trial.judge.relative_errors import RelativeErrors
+from engine.trial.judge.rounded_functions import RoundedFunctions, has_functions
 from engine.trial.judge.rounded_operands import RoundedOperands
 from engine.trial.judge.rounded_results import RoundedResults
 from engine.trial.judge.runs_close_by import close_by, exact_if_any
@@ -87,9 +88,20 @@ class ReferenceOnCase:
                 close = nudged(close, BY_CHANCE, units)
         with (RoundedOperands if half else RoundedResults)(units, fresh_seed()):
             moved = next(exact_if_any(self.reference, self.case.model, close), None)
+        return self._errors_of_finite(moved)
+
+    def rounded_functions(self, dtype: torch.dtype | None = None) -> RelativeErrors:
+        """The same, where functions of exponentials alone move (``rounded_functions``)."""
+        if not has_functions(self.reference.operators()):
+            return RelativeErrors(0.0, 0.0)
+        with RoundedFunctions(dtype or output_dtype(self.reference), fresh_seed()):
+            moved = next(exact_if_any(self.reference, self.case.model, self.case.inputs), None)
+        return self._errors_of_finite(moved)
+
+    def _errors_of_finite(self, moved: Sequence[torch.Tensor] | None) -> RelativeErrors:
+        """Errors of outputs that moved: a root of what cancels is NaN in some elements, and the others say how far it moves."""
         if moved is None:
             return RelativeErrors(0.0, 0.0)
-        # A root of what cancels is NaN in some elements; the others say how far it moves.
         finite = [torch.where(torch.isfinite(mine), mine, right) for mine, right in zip(moved, self.case.expected, strict=True)]
         return errors_on(self.reference, self.case, finite) or RelativeErrors(0.0, 0.0)
 

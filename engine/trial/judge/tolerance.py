@@ -5,7 +5,7 @@ Policies are in ``class_policy`` and ``policies``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +24,8 @@ FACTORS: Mapping[PrecisionClass, float] = {PrecisionClass.FP32: 10.0, PrecisionC
 TF32 are about 1000 apart: 10 leaves room for another order of summation."""
 ORDER = (PrecisionClass.FP32, PrecisionClass.TF32, PrecisionClass.HALF)
 
+_FAR_OFF = 10.0
+"""No draw of rounded results was seen to err a tenth of the median."""
 _EPSILON = {
     torch.float64: 2.0**-50, torch.float32: 2.0**-21, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7,
     torch.float8_e4m3fn: 2.0**-5, torch.float8_e5m2: 2.0**-4,
@@ -75,6 +77,14 @@ def within(errors: Errors, limit: RelativeErrors) -> bool:
     return not errors.flaw and errors.rel_fro <= limit.rel_fro and errors.max_scaled <= limit.max_scaled
 
 
+def five_drawn(errors: Errors, factor: float, draw: Callable[[], RelativeErrors]) -> list[RelativeErrors] | None:
+    """Five draws, from the least; ``None`` after a first one that the errors exceed by far."""
+    first = draw()
+    if errors.rel_fro > _FAR_OFF * factor * first.rel_fro:
+        return None
+    return sorted((first, *(draw() for _ in range(4))), key=lambda drawn: drawn.rel_fro)
+
+
 class CaseReference(Protocol):
     """The reference on the judged case. Its methods call the reference."""
 
@@ -93,6 +103,9 @@ class CaseReference(Protocol):
     def rounded_results(self) -> RelativeErrors:
         """How far it moves where the inputs and the results of all arithmetic do; of half precision, where operands of products
         do."""
+
+    def rounded_functions(self) -> RelativeErrors:
+        """How far it moves where functions of exponentials err as their usual formulas do; not at all without any."""
 
     @property
     def convolves(self) -> bool:

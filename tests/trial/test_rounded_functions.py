@@ -1,0 +1,106 @@
+"""Where a function of exponentials is small, a kernel may err as the usual formula does, and by no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from trial.test_rounded_results import calibrated, passes
+
+from engine.trial.judge.cases import fresh_seed
+from engine.trial.judge.rounded_functions import RoundedFunctions
+
+Kernel = Callable[..., Sequence[Tensor]]
+
+
+def tanh(x: Tensor) -> Tensor:
+    return 1 - 2 / (torch.exp(2 * x) + 1)
+
+
+def softplus(x: Tensor) -> Tensor:
+    return torch.where(x > 20, x, torch.log(1 + torch.exp(x)))
+
+
+def exponential_less_one(x: Tensor) -> Tensor:
+    return torch.exp(x) - 1
+
+
+KERNELS: dict[str, tuple[str, str, Kernel, Kernel]] = {
+    "tanh": ("torch.tanh(x)", "x0.001", lambda x: [tanh(x)], lambda x: [tanh(x + 1e-6)]),
+    "tanh by a sigmoid": ("torch.tanh(x)", "x0.001", lambda x: [2 * torch.sigmoid(2 * x) - 1], lambda x: [x * 0.99]),
+    "two tanh": (
+        "torch.tanh(torch.tanh(x) @ x.mT * 0.1)",
+        "x0.001",
+        lambda x: [tanh(tanh(x) @ x.mT * 0.1)],
+        lambda x: [tanh(x @ x.mT * 0.1) + 1e-6],
+    ),
+    "expm1": ("torch.expm1(x)", "x0.001", lambda x: [exponential_less_one(x)], lambda x: [x]),
+    "ELU": (
+        "F.elu(x, 0.5)",
+        "x0.001",
+        lambda x: [torch.where(x > 0, x, 0.5 * exponential_less_one(x))],
+        lambda x: [torch.where(x > 0, x, 0.5 * x)],
+    ),
+    "SELU": (
+        "F.selu(x)",
+        "x0.001",
+        lambda x: [1.0507009873554805 * torch.where(x > 0, x, 1.6732632423543772 * exponential_less_one(x))],
+        lambda x: [1.0507 * torch.where(x > 0, x, 1.67 * torch.expm1(x))],
+    ),
+    "log1p": ("torch.log1p(x * x)", "x0.001", lambda x: [torch.log(1 + x * x)], lambda x: [torch.log(1 + x * x + 1e-6)]),
+    "softplus": ("F.softplus(x)", "lowered", lambda x: [softplus(x)], lambda x: [F.softplus(x) + 1e-6]),
+    "mish": ("F.mish(x)", "lowered", lambda x: [x * tanh(softplus(x))], lambda x: [x * F.tanh(F.softplus(x) + 1e-6)]),
+    "logarithm of a sigmoid": (
+        "F.logsigmoid(x)",
+        "shifted",
+        lambda x: [x.clamp(max=0) - torch.log(1 + torch.exp(-x.abs()))],
+        lambda x: [F.logsigmoid(x) - 1e-6],
+    ),
+    "two outputs": ("(torch.tanh(x), x + 1)", "x0.001", lambda x: [tanh(x), x + 1], lambda x: [tanh(x), x + 1.0001]),
+    "half precision": (
+        "F.softplus(x.bfloat16())",
+        "lowered",
+        lambda x: [softplus(x.bfloat16().float()).bfloat16()],
+        lambda x: [(softplus(x.bfloat16().float()) + 1e-5).bfloat16()],
+    ),
+    "a sum": ("F.softplus(x).sum(-1)", "lowered", lambda x: [softplus(x).sum(-1)], lambda x: [softplus(x).sum(-1) + 1e-4]),
+    "double precision": (
+        "torch.tanh(x.double())",
+        "x0.001",
+        lambda x: [tanh(x.double())],
+        lambda x: [tanh(x).double()],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", KERNELS)
+def test_usual_formulas_pass_where_their_results_are_small(tmp_path: Path, what: str) -> None:
+    expression, distribution, right, wrong = KERNELS[what]
+    reference, calibration = calibrated(tmp_path, "x", f"        return {expression}", "64, 96")
+    assert all(passes(reference, calibration, distribution, right, *range(6)))
+    assert not any(passes(reference, calibration, distribution, wrong, *range(3)))
+
+
+def test_on_the_problems_own_inputs_small_results_are_exact(tmp_path: Path) -> None:
+    reference, calibration = calibrated(tmp_path, "x", "        return torch.tanh(x * 1e-3)", "64, 96")
+    assert not any(passes(reference, calibration, "own", lambda x: [tanh(x * 1e-3)], *range(3)))
+
+
+def test_functions_move_by_a_unit_of_one_and_other_results_stay() -> None:
+    x = torch.linspace(-3, -1, 600, dtype=torch.float64) * 1e-3
+    torch.manual_seed(5)
+    without = torch.rand(4)
+    torch.manual_seed(5)
+    with RoundedFunctions(torch.bfloat16, fresh_seed()):
+        moved = [torch.tanh(x), torch.expm1(x), F.softplus(x), F.elu(x), F.logsigmoid(x), x.clone().tanh_()]
+        kept = [x * 2, torch.exp(x), torch.sigmoid(x), x.sum()]
+        drawn = torch.rand(4)
+    right = [torch.tanh(x), torch.expm1(x), F.softplus(x), F.elu(x), F.logsigmoid(x), x.tanh()]
+    assert torch.equal(drawn, without)
+    assert all(map(torch.equal, kept, [x * 2, torch.exp(x), torch.sigmoid(x), x.sum()]))
+    for mine, exact in zip(moved, right, strict=True):
+        assert 1e-8 < (mine - exact).abs().max() <= 1.001 * torch.finfo(torch.float32).eps
