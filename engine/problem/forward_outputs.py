@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import torch
@@ -93,9 +93,19 @@ class ForwardOutputs:
                 (whole[0], *shape[1:]) if shape[:1] == (rows,) else shape
                 for whole, shape in zip(self._shapes, shapes, strict=True)
             )
-        if self._shapes not in (None, shapes):
+        if self._shapes is not None and self._shapes != shapes:
+            changed = _changed(self._shapes, shapes)
             raise ProblemError(
-                f"{self._file}: the shapes of forward's outputs depend on its inputs' values ({self._shapes}, then "
-                f"{shapes}): only fixed shapes are supported"
+                f"{self._file}: the shapes of forward's outputs depend on its inputs' values ({changed}): only fixed "
+                "shapes are supported, so return a mask, or pad to the largest size"
             )
         self._shapes = shapes
+
+
+def _changed(before: Sequence[tuple[int, ...]], now: Sequence[tuple[int, ...]]) -> str:
+    """How the shapes of two calls differ: by the first that does, or by their number."""
+    if len(before) != len(now):
+        return f"{len(before)} tensors, then {len(now)}"
+    place, pair = next((i, pair) for i, pair in enumerate(zip(before, now, strict=True), 1) if pair[0] != pair[1])
+    which = f"output {place} of {len(now)}: " if len(now) > 1 else ""
+    return f"{which}{pair[0]}, then {pair[1]}"

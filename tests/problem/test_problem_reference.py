@@ -657,6 +657,25 @@ def test_an_output_that_is_not_dense_is_refused_with_what_to_return(tmp_path: Pa
         run(tmp_path, HEAD + MODEL.replace("x * 2", returned) + INPUTS + INIT)
 
 
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        ("x[: 1 + self.calls]", r"values \(\(1,\), then \(2,\)\): only fixed shapes are supported, so return a mask"),
+        ("(x, x[: 1 + self.calls])", r"values \(output 2 of 2: \(1,\), then \(2,\)\): only fixed"),
+        ("[x] * (1 + self.calls)", r"values \(1 tensors, then 2\): only fixed"),
+    ],
+)
+def test_outputs_that_change_their_shapes_are_named(tmp_path: Path, returned: str, words: str) -> None:
+    """The message held nested tuples of all shapes of both calls."""
+    reference = made(tmp_path, HEAD + MODEL.replace("x * 2", returned) + INPUTS + INIT)
+    model, inputs = reference.judged_model(1, sample=True), reference.inputs(1)
+    model.calls = 0  # type: ignore[assignment]
+    reference.call(model, inputs)
+    model.calls = 1  # type: ignore[assignment]
+    with pytest.raises(ProblemError, match=words):
+        reference.call(model, inputs)
+
+
 COUNTS = """
 import torch
 class Model(torch.nn.Module):

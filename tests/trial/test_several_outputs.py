@@ -141,6 +141,14 @@ def test_the_wrong_one_of_several_outputs_is_named_with_its_limit(tmp_path: Path
     assert [one.output for one in found] == [names[0]]
 
 
+def test_an_error_of_zeros_is_absolute(tmp_path: Path) -> None:
+    """It was "centred error 1.00e+300"."""
+    reference, calibration = calibrated(tmp_path, "return y, (x > 1e9).float().mean()")
+    ruling = ruled(reference, calibration, make_case(reference, OWN), lambda fc, x: (fc(x), torch.tensor(0.5)))
+    with pytest.raises(TrialFailed, match=r"call 1: out1: all expected elements are 0, the largest error is 5\.00e-01$"):
+        judge_outputs(Findings(ruling), CheckTally(), OWN)
+
+
 def test_the_precision_class_is_the_lowest_of_the_outputs(tmp_path: Path) -> None:
     reference, calibration = calibrated(tmp_path, BESIDE_A_HALF)
     tally = CheckTally()

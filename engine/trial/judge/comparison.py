@@ -51,6 +51,11 @@ class Errors:
         """Whether every number is finite: then so was every element."""
         return all(map(math.isfinite, (self.rel_fro, self.max_scaled, self.max_abs)))
 
+    @property
+    def of_zeros(self) -> bool:
+        """Whether every expected element is zero and an output is not: the error is relative to nothing."""
+        return min(self.rel_fro, self.max_scaled) >= _OF_NOTHING
+
     def worst(self, other: Errors) -> Errors:
         """The largest error of each kind; NaN if either is, because an undefined error must not pass."""
         return Errors(
@@ -64,6 +69,8 @@ class Errors:
 
 NO_ERROR = Errors(0.0, 0.0, 0.0)
 _TINY = 1e-300
+_OF_NOTHING = 1e250
+"""Relative errors above this are those of a number from zero, divided by ``_TINY``."""
 _NEGLIGIBLE = 4e-6
 """A deviation up to this share of rms(r) does not count as spread: one unit in the last place of fp32 would be 3% of it, and
 ten times that would exceed ``HOPELESS``. A single number has no spread."""

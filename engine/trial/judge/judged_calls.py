@@ -234,6 +234,8 @@ def _beyond(ruling: CheckResult) -> str:
     if errors.by_output and limit is not None:
         first = next((i for i, one in enumerate(errors.by_output) if not within(one, limit.for_output(i))), 0)
         return f"{ruling.output}: {_beyond(CheckResult(errors.for_output(first), passed=False, limit=limit.for_output(first)))}"
+    if errors.of_zeros:
+        return f"all expected elements are 0, the largest error is {errors.max_abs:.2e}"
     most_centred, most_scaled = (limit.rel_fro, limit.max_scaled) if limit is not None else (math.inf, math.inf)
     return (
         f"centred error {errors.rel_fro:.2e}{_with_limit(most_centred)}, worst element {errors.max_scaled:.2e} of its "
