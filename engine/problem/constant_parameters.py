@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from engine.domain.errors import ProblemError
+from engine.problem.values import finite_elements
 
 _SHARE = 0.25
 """Values lie within this share of the constant."""
@@ -138,7 +139,7 @@ def with_usable_signs(
 
 def _are_finite(constants: Counter[Constant], outputs: Callable[[Counter[Constant]], Iterable[Tensor]]) -> bool:
     try:
-        return all(bool(output.isfinite().all()) for output in outputs(constants))
+        return all(bool(finite_elements(output).all()) for output in outputs(constants))
     except ProblemError:
         return False
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from engine.domain.errors import ProblemError
 from engine.problem.argument_objects import is_object, made, parts
-from engine.problem.values import equal_values
+from engine.problem.values import equal_values, finite_elements
 
 _SHARE = 0.25
 """A varied value lies within this share of the usual one, and keeps its sign."""
@@ -96,17 +96,17 @@ def usable_change(forward: Forward, arguments: tuple[object, ...]) -> Change:
     usual = list(scalars(arguments))
     if not usual:
         return Change.NONE
-    finite = [torch.isfinite(output) for output in forward(arguments, 0)]
+    usually = [finite_elements(output) for output in forward(arguments, 0)]
     tried = (Change.ALL, Change.ZEROS_POSITIVE, Change.ZEROS_KEPT) if 0.0 in usual else (Change.ZEROS_KEPT,)
-    return next((change for change in tried if _takes(forward, arguments, change, finite)), Change.NONE)
+    return next((change for change in tried if _takes(forward, arguments, change, usually)), Change.NONE)
 
 
-def _takes(forward: Forward, arguments: tuple[object, ...], change: Change, finite: list[Tensor]) -> bool:
+def _takes(forward: Forward, arguments: tuple[object, ...], change: Change, usually: list[Tensor]) -> bool:
     try:
         for seed in range(_TRIALS):
             given = vary_scalars(arguments, seed, change)
             outputs = forward(given, 0)
-            if not all(map(torch.equal, finite, map(torch.isfinite, outputs))):
+            if not all(map(torch.equal, usually, map(finite_elements, outputs))):
                 return False
             if change is not Change.ZEROS_KEPT and not all(map(equal_values, outputs, forward(given, 1))):
                 return False

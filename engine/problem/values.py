@@ -108,6 +108,11 @@ def comparable(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.is_floating_point() and tensor.dtype.itemsize == 1 else tensor
 
 
+def finite_elements(tensor: Tensor) -> Tensor:
+    """Where the tensor is neither infinite nor NaN."""
+    return torch.isfinite(comparable(tensor))
+
+
 def is_dense(tensor: Tensor) -> bool:
     """Whether a pointer to contiguous elements can represent the tensor."""
     return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_nested

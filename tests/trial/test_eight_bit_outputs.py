@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from engine.trial.judge.cases import make_case, output_names
 from engine.trial.judge.correctness_check import describe_check
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.reference_on_case import ReferenceOnCase
+from engine.trial.judge.special_values import replaced
 from engine.trial.judge.test_bed import TestBed as Bed
 from engine.trial.judge.tolerance import EIGHT_BITS_FACTOR
 
@@ -131,3 +133,50 @@ def test_a_wrong_byte_that_equals_the_poison_was_not_left_out(bed: Bed) -> None:
     ruling = bed.check(0).ruling
     assert not ruling.passed
     assert not ruling.errors.flaw
+
+
+SCALED = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(64))
+    def forward(self, x, by):
+        return (x * self.weight * by).clamp(-448, 448).to(torch.float8_e4m3fn)
+
+def get_inputs():
+    return [torch.randn(32, 64), 0.5]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_constant_parameters_and_scalars_vary_beside_eight_bit_outputs(tmp_path: Path) -> None:
+    """An operator that torch lacks for these types was an internal error of the judge."""
+    file = tmp_path / "reference.py"
+    file.write_text(SCALED)
+    problem = catalog.find(str(file))
+    reference = Reference(problem, problem.workloads[0])
+    calibration = calibrate(reference, "class")
+    for distribution in (OWN, "x64"):
+        case = make_case(reference, distribution)
+        x, by = case.inputs
+        assert isinstance(x, torch.Tensor)
+        assert isinstance(by, float)
+        weight = case.model.weight
+        assert isinstance(weight, torch.Tensor)
+        right, wrong = ((x * w * b).detach().clamp(-448, 448).to(torch.float8_e4m3fn) for w, b in ((weight, by), (1.0, 0.6)))
+        asked = ReferenceOnCase(reference, case)
+        passed = [
+            calibration.policy.rule([output], case.expected, output_names(reference), distribution, asked).passed
+            for output in (right, wrong)
+        ]
+        assert passed == [True, False]
+
+
+def test_infinities_among_inputs_of_eight_bits_are_replaced() -> None:
+    given = torch.tensor([1.0, float("inf"), -2.0]).to(torch.float8_e5m2)
+    assert replaced(given, 3.0).float().tolist() == [1.0, 3.0, -2.0]

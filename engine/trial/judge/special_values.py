@@ -22,7 +22,7 @@ import torch
 
 from engine.problem.operation_count import INTEGER_DIV, operator_name
 from engine.problem.operator_mode import OperatorMode
-from engine.problem.values import comparable, storage, tensors
+from engine.problem.values import comparable, finite_elements, storage, tensors
 from engine.trial.judge.blocks import in_blocks, read_numbers
 from engine.trial.judge.fused_comparison import fused_pair
 from engine.trial.judge.perturbations import INFINITIES, NANS, SPECIAL
@@ -199,7 +199,7 @@ def compare_special(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Te
 
 def replaced(tensor: torch.Tensor, by: float) -> torch.Tensor:
     """A tensor with its infinities and NaN replaced by a finite number."""
-    return torch.where(torch.isfinite(tensor), tensor, torch.full_like(tensor, by)) if tensor.is_floating_point() else tensor
+    return torch.where(finite_elements(tensor), tensor, torch.full_like(tensor, by)) if tensor.is_floating_point() else tensor
 
 
 def is_every_one(mask: torch.Tensor, expected: torch.Tensor) -> bool:
