@@ -92,9 +92,10 @@ class ReferenceOnCase:
 
     def rounded_functions(self, dtype: torch.dtype | None = None) -> RelativeErrors:
         """The same, where functions of exponentials alone move (``rounded_functions``)."""
-        if not has_functions(self.reference.operators()):
+        operators = self.reference.operators()
+        if not has_functions(operators):
             return RelativeErrors(0.0, 0.0)
-        with RoundedFunctions(dtype or output_dtype(self.reference), fresh_seed()):
+        with RoundedFunctions(dtype or output_dtype(self.reference), fresh_seed(), operators):
             moved = next(exact_if_any(self.reference, self.case.model, self.case.inputs), None)
         return self._errors_of_finite(moved)
 

@@ -15,11 +15,14 @@ import torch
 from engine.problem.operator_mode import OperatorMode
 
 _FUNCTIONS = frozenset("tanh expm1 log1p sinh asinh atanh erf".split())
-"""Operators, without a trailing underscore, whose usual formula adds to one or subtracts from it. A sigmoid's does not lose its
-small results: ``1 / (1 + exp(-x))``."""
+"""Operators, without a trailing underscore, whose usual formula adds to one or subtracts from it."""
+_SIGMOID = "sigmoid"
+"""Half of a tanh and a half: such a function too, unless the reference has ``_MAGNIFYING`` operators. A logarithm of a sigmoid
+needs its small results, which ``1 / (1 + exp(-x))`` does not lose, and a kernel that adds an epsilon to them is wrong."""
+_MAGNIFYING = frozenset("log log2 log10 div reciprocal rsqrt sqrt pow".split())
 _CONTAIN_FUNCTIONS = frozenset(
     "softplus elu celu selu mish log_sigmoid_forward binary_cross_entropy_with_logits soft_margin_loss logaddexp "
-    "logaddexp2".split()
+    "logaddexp2 silu glu".split()
 )
 """Operators, without a trailing underscore, that torch decomposes into these."""
 _UNIT_OF = {torch.float64: torch.float64}
@@ -28,15 +31,17 @@ _UNIT_OF = {torch.float64: torch.float64}
 
 def has_functions(operators: Iterable[str]) -> bool:
     """Whether a reference with these operators has such a function."""
-    return any(name.rstrip("_") in _FUNCTIONS | _CONTAIN_FUNCTIONS for name in operators)
+    return not {name.rstrip("_") for name in operators}.isdisjoint({_SIGMOID} | _FUNCTIONS | _CONTAIN_FUNCTIONS)
 
 
 class RoundedFunctions(OperatorMode):  # type: ignore[no-untyped-call]
     """Moves each result of such a function by a random part of a unit in the last place of one."""
 
-    def __init__(self, output: torch.dtype, seed: int) -> None:
-        """``output``: the type of the reference's outputs."""
+    def __init__(self, output: torch.dtype, seed: int, operators: Iterable[str] = ()) -> None:
+        """``output``: the type of the reference's outputs. ``operators``: all that it has."""
         super().__init__()  # type: ignore[no-untyped-call]
+        magnifies = not _MAGNIFYING.isdisjoint(name.rstrip("_") for name in operators)
+        self._functions = _FUNCTIONS if magnifies else _FUNCTIONS | {_SIGMOID}
         self._unit, self._seed = torch.finfo(_UNIT_OF.get(output, torch.float32)).eps, seed
         self._generators: dict[torch.device, torch.Generator] = {}
 
@@ -49,7 +54,7 @@ class RoundedFunctions(OperatorMode):  # type: ignore[no-untyped-call]
                 with self:
                     return decomposition_table[func](*args, **given)
         found = func(*args, **given)
-        if name in _FUNCTIONS and found.is_floating_point() and found.layout is torch.strided:
+        if name in self._functions and found.is_floating_point() and found.layout is torch.strided:
             found.add_(self._moves(found))
         return found
 
