@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from trial.test_rounded_results import calibrated, passes
 
-from engine.trial.judge.cases import fresh_seed
 from engine.trial.judge.rounded_functions import RoundedFunctions
 
 Kernel = Callable[..., Sequence[Tensor]]
@@ -52,7 +51,7 @@ KERNELS: dict[str, tuple[str, str, Kernel, Kernel]] = {
         lambda x: [1.0507 * torch.where(x > 0, x, 1.67 * torch.expm1(x))],
     ),
     "log1p": ("torch.log1p(x * x)", "x0.001", lambda x: [torch.log(1 + x * x)], lambda x: [torch.log(1 + x * x + 1e-6)]),
-    "softplus": ("F.softplus(x)", "lowered", lambda x: [softplus(x)], lambda x: [F.softplus(x) + 1e-6]),
+    "softplus": ("F.softplus(x)", "lowered", lambda x: [softplus(x)], lambda x: [F.softplus(x) + 1e-8]),
     "mish": ("F.mish(x)", "lowered", lambda x: [x * tanh(softplus(x))], lambda x: [x * F.tanh(F.softplus(x) + 1e-6)]),
     "logarithm of a sigmoid": (
         "F.logsigmoid(x)",
@@ -98,17 +97,14 @@ def test_on_the_problems_own_inputs_small_results_are_exact(tmp_path: Path) -> N
     assert not any(passes(reference, calibration, "own", lambda x: [tanh(x * 1e-3)], *range(3)))
 
 
-def test_functions_move_by_a_unit_of_one_and_other_results_stay() -> None:
+def test_functions_are_rounded_to_two_units_of_one_and_other_results_stay() -> None:
     x = torch.linspace(-3, -1, 600, dtype=torch.float64) * 1e-3
-    torch.manual_seed(5)
-    without = torch.rand(4)
-    torch.manual_seed(5)
-    with RoundedFunctions(torch.bfloat16, fresh_seed()):
+    with RoundedFunctions(torch.bfloat16):
         moved = [torch.tanh(x), torch.expm1(x), F.softplus(x), F.elu(x), F.logsigmoid(x), x.clone().tanh_()]
         kept = [x * 2, torch.exp(x), torch.cos(x), x.sum()]
-        drawn = torch.rand(4)
     right = [torch.tanh(x), torch.expm1(x), F.softplus(x), F.elu(x), F.logsigmoid(x), x.tanh()]
-    assert torch.equal(drawn, without)
+    with RoundedFunctions(torch.float32):
+        assert not torch.tanh(x * 1e-6).any()
     assert all(map(torch.equal, kept, [x * 2, torch.exp(x), torch.cos(x), x.sum()]))
     for mine, exact in zip(moved, right, strict=True):
         assert 1e-8 < (mine - exact).abs().max() <= 1.001 * torch.finfo(torch.float32).eps

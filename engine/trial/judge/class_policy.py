@@ -57,7 +57,7 @@ ROUNDED_RESULTS_FACTOR = 3.0
 """The same of rounding all results, of which each is moved by up to four units: no honest kernel was seen to need more.
 With ten, the error allowed for scores of thousands that nearly tie is that of rounding the inputs to TF32."""
 ROUNDED_FUNCTIONS_FACTOR = 3.0
-"""The same of moving functions of exponentials by a unit of one. A tanh by an exponential errs 0.7 times as much."""
+"""The same of rounding functions of exponentials to two units of one. A tanh by an exponential errs 0.7 times as much."""
 ROUNDED_OPERANDS_FACTOR, OWN_OPERANDS_FACTOR = 4.0, 2.0
 """The same in half precision of rounding operands, and on the problem's own inputs. The backward pass of FlashAttention-2 needs
 up to three, and 1.5; one that leaves a term out errs 40 times as much or more on all inputs. With three on the problem's own
@@ -283,8 +283,7 @@ class ClassPolicy:
         """``limit``, widened by what the usual formulas of functions of exponentials err, whatever the precision."""
         if errors.flaw or within(errors, limit):
             return limit
-        drawn = five_drawn(errors, ROUNDED_FUNCTIONS_FACTOR, case_reference.rounded_functions)
-        return limit if drawn is None else limit.wider(drawn[2].times(ROUNDED_FUNCTIONS_FACTOR))
+        return limit.wider(case_reference.rounded_functions().times(ROUNDED_FUNCTIONS_FACTOR))
 
     def _with_rounded_operands(
         self, errors: Errors, limit: RelativeErrors, distribution: str, case_reference: CaseReference

@@ -84,7 +84,7 @@ class SharedAnswers:
         self._plain: dict[torch.dtype, _Replayed] = {}
         self._rounded_inputs = _Draws(asked.rounded_inputs)
         self._rounded_results = _Draws(asked.rounded_results)
-        self._rounded_functions = _Draws(asked.rounded_functions)
+        self._rounded_functions: dict[torch.dtype, RelativeErrors] = {}
         self._tf32: list[RelativeErrors | None] = []
         self._undecided: dict[float, Sequence[SeenRange | None]] = {}
         self._equivalent: Sequence[torch.Tensor | None] | None = None
@@ -110,8 +110,10 @@ class SharedAnswers:
     def rounded_results(self, dtype: torch.dtype, draw: int) -> RelativeErrors:
         return self._rounded_results.drawn(dtype, draw)
 
-    def rounded_functions(self, dtype: torch.dtype, draw: int) -> RelativeErrors:
-        return self._rounded_functions.drawn(dtype, draw)
+    def rounded_functions(self, dtype: torch.dtype) -> RelativeErrors:
+        if dtype not in self._rounded_functions:
+            self._rounded_functions[dtype] = self.asked.rounded_functions(dtype)
+        return self._rounded_functions[dtype]
 
     def undecided(self, most: float) -> Sequence[SeenRange | None]:
         if most not in self._undecided:
@@ -133,7 +135,6 @@ class OutputOnCase:
     dtype: torch.dtype
     draws: int = 0
     further_draws: int = 0
-    draws_of_functions: int = 0
 
     def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, RelativeErrors]:
         """As for all outputs."""
@@ -159,9 +160,8 @@ class OutputOnCase:
         return self.shared.rounded_results(self.dtype, self.further_draws - 1).for_output(self.index)
 
     def rounded_functions(self) -> RelativeErrors:
-        """As for all outputs, in the same way."""
-        self.draws_of_functions += 1
-        return self.shared.rounded_functions(self.dtype, self.draws_of_functions - 1).for_output(self.index)
+        """As for all outputs, with this one's type."""
+        return self.shared.rounded_functions(self.dtype).for_output(self.index)
 
     def undecided(self, most: float) -> list[SeenRange | None]:
         """As for all outputs."""

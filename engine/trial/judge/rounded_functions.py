@@ -1,4 +1,4 @@
-"""The reference with its functions of exponentials moved as their usual formulas err. Imports torch.
+"""The reference with its functions of exponentials rounded as their usual formulas round them. Imports torch.
 
 Kernels compute ``tanh(x)`` as ``1 - 2 / (exp(2 * x) + 1)``, ``expm1(x)`` as ``exp(x) - 1`` and a softplus as
 ``log(1 + exp(x))``. These formulas round numbers of about one. Where all results are far smaller, as on inputs times 0.001,
@@ -26,7 +26,7 @@ _CONTAIN_FUNCTIONS = frozenset(
 )
 """Operators, without a trailing underscore, that torch decomposes into these."""
 _UNIT_OF = {torch.float64: torch.float64}
-"""The type in whose units results move; float32 for all others, because kernels of half precision compute functions in it."""
+"""The type in whose units results are rounded; float32 for all others: kernels of half precision compute in it."""
 
 
 def has_functions(operators: Iterable[str]) -> bool:
@@ -35,15 +35,14 @@ def has_functions(operators: Iterable[str]) -> bool:
 
 
 class RoundedFunctions(OperatorMode):  # type: ignore[no-untyped-call]
-    """Moves each result of such a function by a random part of a unit in the last place of one."""
+    """Rounds each result of such a function to two units in the last place of one: smaller ones to zero."""
 
-    def __init__(self, output: torch.dtype, seed: int, operators: Iterable[str] = ()) -> None:
+    def __init__(self, output: torch.dtype, operators: Iterable[str] = ()) -> None:
         """``output``: the type of the reference's outputs. ``operators``: all that it has."""
         super().__init__()  # type: ignore[no-untyped-call]
         magnifies = not _MAGNIFYING.isdisjoint(name.rstrip("_") for name in operators)
         self._functions = _FUNCTIONS if magnifies else _FUNCTIONS | {_SIGMOID}
-        self._unit, self._seed = torch.finfo(_UNIT_OF.get(output, torch.float32)).eps, seed
-        self._generators: dict[torch.device, torch.Generator] = {}
+        self._step = 2 * torch.finfo(_UNIT_OF.get(output, torch.float32)).eps
 
     def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
         name = func.overloadpacket.__name__.rstrip("_")
@@ -55,11 +54,5 @@ class RoundedFunctions(OperatorMode):  # type: ignore[no-untyped-call]
                     return decomposition_table[func](*args, **given)
         found = func(*args, **given)
         if name in self._functions and found.is_floating_point() and found.layout is torch.strided:
-            found.add_(self._moves(found))
+            found.div_(self._step).round_().mul_(self._step)
         return found
-
-    def _moves(self, of: torch.Tensor) -> torch.Tensor:
-        """With numbers of its own: the reference's random ones stay as they are."""
-        if (generator := self._generators.get(of.device)) is None:
-            generator = self._generators[of.device] = torch.Generator(of.device).manual_seed(self._seed)
-        return torch.rand(of.shape, generator=generator, device=of.device, dtype=of.dtype).mul_(2).sub_(1).mul_(self._unit)
