@@ -224,8 +224,6 @@ PERTURBATIONS: dict[str, Change] = {
     "negated": _scaled(-1.0),
     "shifted": _shifted(32.0),
     "lowered": _shifted(-32.0),
-    "up 8": _shifted(8.0),
-    "down 8": _shifted(-8.0),
     "raised": _shifted(1000.0),
     "sunk": _shifted(-1000.0),
     EDGES: _at_edges,
