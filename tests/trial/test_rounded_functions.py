@@ -92,6 +92,24 @@ def test_usual_formulas_pass_where_their_results_are_small(tmp_path: Path, what:
     assert not any(passes(reference, calibration, distribution, wrong, *range(3)))
 
 
+@pytest.mark.parametrize(
+    ("expression", "distribution", "zero", "wrong"),
+    [
+        ("F.softplus(x)", "lowered", softplus, lambda x: torch.where(x < -15, -torch.exp(x), softplus(x))),
+        ("F.softplus(x)", "lowered", softplus, lambda x: torch.where(x < -15, 3 * torch.exp(x), softplus(x))),
+        ("F.silu(x)", "lowered", lambda x: x * (tanh(x / 2) / 2 + 0.5), lambda x: torch.where(x < -15, -F.silu(x), F.silu(x))),
+        ("F.logsigmoid(x)", "shifted", lambda x: x.clamp(max=0) - softplus(-x.abs()), lambda x: torch.exp(-x)),
+    ],
+    ids=["softplus of the other sign", "three times softplus", "SiLU of the other sign", "logarithm of the other sign"],
+)
+def test_where_results_round_to_zero_those_of_the_other_sign_or_far_larger_are_wrong(
+    tmp_path: Path, expression: str, distribution: str, zero: Callable[[Tensor], Tensor], wrong: Callable[[Tensor], Tensor]
+) -> None:
+    reference, calibration = calibrated(tmp_path, "x", f"        return {expression}", "64, 96")
+    assert all(passes(reference, calibration, distribution, lambda x: [zero(x)], *range(6)))
+    assert not any(passes(reference, calibration, distribution, lambda x: [wrong(x)], *range(3)))
+
+
 def test_on_the_problems_own_inputs_small_results_are_exact(tmp_path: Path) -> None:
     reference, calibration = calibrated(tmp_path, "x", "        return torch.tanh(x * 1e-3)", "64, 96")
     assert not any(passes(reference, calibration, "own", lambda x: [tanh(x * 1e-3)], *range(3)))

@@ -58,6 +58,9 @@ ROUNDED_RESULTS_FACTOR = 3.0
 With ten, the error allowed for scores of thousands that nearly tie is that of rounding the inputs to TF32."""
 ROUNDED_FUNCTIONS_FACTOR = 3.0
 """The same of rounding functions of exponentials to two units of one. A tanh by an exponential errs 0.7 times as much."""
+LOST_RESULTS_FACTOR = 1.25
+"""The same where that errs as much as the output is large: where results are rounded to zero, a formula errs by their size, and
+results of the other sign twice as much."""
 ROUNDED_OPERANDS_FACTOR, OWN_OPERANDS_FACTOR = 4.0, 2.0
 """The same in half precision of rounding operands, and on the problem's own inputs. The backward pass of FlashAttention-2 needs
 up to three, and 1.5; one that leaves a term out errs 40 times as much or more on all inputs. With three on the problem's own
@@ -283,7 +286,10 @@ class ClassPolicy:
         """``limit``, widened by what the usual formulas of functions of exponentials err, whatever the precision."""
         if errors.flaw or within(errors, limit):
             return limit
-        return limit.wider(case_reference.rounded_functions().times(ROUNDED_FUNCTIONS_FACTOR))
+        rounded = case_reference.rounded_functions()
+        wider = rounded.times(ROUNDED_FUNCTIONS_FACTOR)
+        most = max(1.0, LOST_RESULTS_FACTOR * rounded.rel_fro)
+        return limit.wider(replace(wider, rel_fro=min(wider.rel_fro, most)))
 
     def _with_rounded_operands(
         self, errors: Errors, limit: RelativeErrors, distribution: str, case_reference: CaseReference
