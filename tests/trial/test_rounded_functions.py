@@ -59,6 +59,12 @@ KERNELS: dict[str, tuple[str, str, Kernel, Kernel]] = {
         lambda x: [x.clamp(max=0) - torch.log(1 + torch.exp(-x.abs()))],
         lambda x: [F.logsigmoid(x) - 1e-6],
     ),
+    "binary cross-entropy": (
+        "F.binary_cross_entropy_with_logits(x, torch.ones_like(x), reduction='none')",
+        "shifted",
+        lambda x: [(-x).clamp(min=0) + torch.log(1 + torch.exp(-x.abs()))],
+        lambda x: [F.softplus(-x) + 1e-6],
+    ),
     "sigmoid": ("torch.sigmoid(x)", "lowered", lambda x: [tanh(x / 2) / 2 + 0.5], lambda x: [torch.sigmoid(x) + 1e-6]),
     "SiLU": ("F.silu(x)", "lowered", lambda x: [x * (tanh(x / 2) / 2 + 0.5)], lambda x: [x * (torch.sigmoid(x) + 1e-6)]),
     "sigmoid in a logarithm": (

@@ -50,8 +50,7 @@ class RoundedFunctions(OperatorMode):  # type: ignore[no-untyped-call]
             from torch._decomp import decomposition_table  # takes a moment to import; few verdicts get here
 
             if func in decomposition_table:
-                with self:
-                    return decomposition_table[func](*args, **given)
+                return self._composed(decomposition_table[func], args, given)
         found = func(*args, **given)
         if name in self._functions and found.is_floating_point() and found.layout is torch.strided:
             found.div_(self._step).round_().mul_(self._step)
