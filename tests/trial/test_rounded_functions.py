@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from trial.test_rounded_results import calibrated, passes
 
+from engine.trial.judge.candidate_distributions import candidates
+from engine.trial.judge.perturbations import OF_EXPONENTIALS
 from engine.trial.judge.rounded_functions import RoundedFunctions
 
 Kernel = Callable[..., Sequence[Tensor]]
@@ -114,6 +116,33 @@ def test_where_results_round_to_zero_those_of_the_other_sign_or_far_larger_are_w
     reference, calibration = calibrated(tmp_path, "x", f"        return {expression}", "64, 96")
     assert all(passes(reference, calibration, distribution, lambda x: [zero(x)], *range(6)))
     assert not any(passes(reference, calibration, distribution, lambda x: [wrong(x)], *range(3)))
+
+
+@pytest.mark.parametrize(
+    ("expression", "distribution", "right", "wrong"),
+    [
+        ("F.softplus(x)", "lowered by 8", softplus, lambda x: torch.where(x < -8, 0 * x, softplus(x))),
+        (
+            "F.logsigmoid(x)",
+            "shifted by 8",
+            lambda x: x.clamp(max=0) - torch.log(1 + torch.exp(-x.abs())),
+            lambda x: torch.where(x > 8, 0 * x, F.logsigmoid(x)),
+        ),
+    ],
+    ids=["softplus", "logarithm of a sigmoid"],
+)
+def test_results_that_the_usual_formulas_do_not_lose_must_not_be_zero(
+    tmp_path: Path, expression: str, distribution: str, right: Callable[[Tensor], Tensor], wrong: Callable[[Tensor], Tensor]
+) -> None:
+    reference, calibration = calibrated(tmp_path, "x", f"        return {expression}", "64, 96")
+    assert distribution in candidates(reference)
+    assert all(passes(reference, calibration, distribution, lambda x: [right(x)], *range(6)))
+    assert not any(passes(reference, calibration, distribution, lambda x: [wrong(x)], *range(3)))
+
+
+def test_without_functions_of_exponentials_their_inputs_are_not_tried(tmp_path: Path) -> None:
+    reference, _ = calibrated(tmp_path, "x", "        return torch.softmax(x, -1)", "64, 96")
+    assert set(OF_EXPONENTIALS).isdisjoint(candidates(reference))
 
 
 def test_on_the_problems_own_inputs_small_results_are_exact(tmp_path: Path) -> None:

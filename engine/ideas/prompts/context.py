@@ -53,7 +53,7 @@ PERTURBED: Mapping[str, str] = {
     "ones": "many elements 1 or −1", "copies": "rows of one input in another",
     "zero slices": "some rows all zeros",
     "denormals": "", "shifted": "a constant added", "lowered": "a constant subtracted",
-    "raised": "a large constant added", "sunk": "a large constant subtracted",
+    "shifted by 8": "", "lowered by 8": "", "raised": "a large constant added", "sunk": "a large constant subtracted",
     "edges": "large values at both ends of a dimension", "edges x5": "larger values at both ends of a dimension",
     "rising ends": "the first place of each dimension smallest, the last largest", "falling ends": "the reverse",
     "near one": "",

@@ -12,6 +12,7 @@ from engine.trial.judge.perturbations import (
     EQUAL_ROWS,
     GRADED,
     NOT_FOR_HALF,
+    OF_EXPONENTIALS,
     PERTURBATIONS,
     RANGE_ENDS,
     THRESHOLDS,
@@ -19,6 +20,7 @@ from engine.trial.judge.perturbations import (
     UNEQUAL,
 )
 from engine.trial.judge.replaced_elements import can_meet
+from engine.trial.judge.rounded_functions import has_functions
 from engine.trial.judge.ties import IndexTrace
 
 
@@ -29,6 +31,8 @@ def candidates(reference: Reference) -> list[str]:
     """
     operators = reference.operators()
     excluded = set(NOT_FOR_HALF) if default_class(reference) is PrecisionClass.HALF else set()
+    if not has_functions(operators):
+        excluded |= set(OF_EXPONENTIALS)
     if _computes_with_indices(reference):
         excluded |= set(TYING)
     usable = [name for name in PERTURBATIONS if name not in excluded and special_values.is_usable(name, operators)]

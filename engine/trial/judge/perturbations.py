@@ -211,6 +211,7 @@ RISING_ENDS, FALLING_ENDS = "rising ends", "falling ends"
 FEW, FEW_X30, FEW_X5 = "few", "few x30", "few x5"
 FEW_ZEROS, FEW_ONES = "few zeros", "few ones"
 NEAR_ONE = "near one"
+SHIFTED_BY_8, LOWERED_BY_8 = "shifted by 8", "lowered by 8"
 ZERO_SLICES = "zero slices"
 EQUAL_ROWS = "equal rows"
 INFINITIES, NANS = "infinities", "NaN"
@@ -226,6 +227,8 @@ PERTURBATIONS: dict[str, Change] = {
     "lowered": _shifted(-32.0),
     "raised": _shifted(1000.0),
     "sunk": _shifted(-1000.0),
+    SHIFTED_BY_8: _shifted(8.0),
+    LOWERED_BY_8: _shifted(-8.0),
     EDGES: _at_edges,
     NEARER_EDGES: _at_edges_by_largest,
     RISING_ENDS: ends.apart(rising=True),
@@ -273,6 +276,9 @@ WIDE_ONLY = ("raised", "sunk", EDGES, "outliers", FEW)
 """Not for half precision: 1000 + x loses x, and 1000² overflows."""
 NOT_FOR_HALF = (*WIDE_ONLY, NEAR_ONE)
 """In half precision few numbers lie near one."""
+OF_EXPONENTIALS = (SHIFTED_BY_8, LOWERED_BY_8)
+"""Only for functions of exponentials. Where these are as small as ``lowered`` inputs make them, their usual formulas give zero,
+and any kernel may; here they are small, and not zero."""
 TYING = ("ties", "zeros", "ones", FEW_ZEROS, FEW_ONES, ZERO_SLICES, EQUAL_ROWS, "denormals", COPIES, THRESHOLDS, RANGE_ENDS)
 """Many elements are equal, or will be after any arithmetic: 1 + x is 1 for every denormal x."""
 
