@@ -11,6 +11,8 @@ from typing import cast
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 from trial.ground import tiny
 from trial.test_test_bed import Bed
 
@@ -116,6 +118,34 @@ def answered(bed: Bed, distribution: str, kernel: Callable[[torch.Tensor], torch
     (x,) = [bed._inputs.tensor(s) for s in bed._read_slots(0)]
     bed.outputs(0)[0].copy_(kernel(x))
     return bed.check(0, distribution).ruling.passed
+
+
+FORMULAS: dict[str, list[Callable[[Tensor], Tensor]]] = {
+    "F.softplus(x)": [
+        F.softplus,
+        lambda x: torch.log(1 + torch.exp(x)),
+        lambda x: x.clamp(0) + torch.log1p(torch.exp(-x.abs())),
+    ],
+    "F.silu(x)": [F.silu, lambda x: x / (1 + torch.exp(-x)), lambda x: x * (torch.tanh(x / 2) / 2 + 0.5)],
+}
+
+
+@pytest.mark.parametrize(
+    ("expression", "distribution", "kernel"),
+    [
+        ("F.softplus(x)", "shifted by 8", lambda x: F.softplus(x, threshold=8.0)),
+        ("F.softplus(x)", "lowered by 8", lambda x: torch.where(x < -7.5, 0.0, F.softplus(x))),
+        ("F.silu(x)", "shifted by 8", lambda x: torch.where(x > 8, x, F.silu(x))),
+        ("F.silu(x)", "lowered by 8", lambda x: torch.where(x < -7.5, 0.0, F.silu(x))),
+    ],
+)
+def test_a_function_replaced_by_its_limit_is_found_where_it_nears_it(
+    late: Callable[[str], tuple[Bed, list[str]]], expression: str, distribution: str, kernel: Callable[[Tensor], Tensor]
+) -> None:
+    bed, _ = late(expression.replace("F.", "torch.nn.functional."))
+    assert not answered(bed, distribution, kernel)
+    for formula in FORMULAS[expression]:
+        assert answered(bed, distribution, formula)
 
 
 def test_a_right_kernel_takes_no_measuring(late: Callable[[str], tuple[Bed, list[str]]]) -> None:
