@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 import torch
 
-from engine.trial.judge import blocks, fused_comparison
-from engine.trial.judge.comparison import Errors, compare
+from engine.trial.judge.outputs import blocks, fused_comparison
+from engine.trial.judge.outputs.comparison import Errors, compare
 
 
 def whole(output: torch.Tensor, reference: torch.Tensor) -> tuple[float, float, float]:

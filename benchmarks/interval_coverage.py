@@ -6,10 +6,10 @@ to which the same estimator converges with more processes. Prints the share of h
 half-width, the pairs spent, how often two equal contestants are called different, and the coverage without the floor from the
 baseline against itself (as in a race of two kernels).
 
-The estimator, the floor and the stopping rules are the engine's own: ``engine.domain.stats``, ``log_ratios`` and
-``samples_for`` of ``engine.trial.judge.timing``, ``claimable`` of ``engine.trial.judge.baselines``, ``is_settled`` and
-``is_same`` of ``engine.trial.judge.stopping``. Only the times are simulated. It cannot show that the noise of a real machine
-resembles one of these models; ``benchmarks/same_kernel.py`` repeats a real measurement for that.
+The estimator, the floor and the stopping rules are the engine's own: ``engine.domain.stats``, and of ``engine.trial.judge``
+``log_ratios`` and ``samples_for`` of ``timing.pair_times``, ``claimable`` of ``baselines``, ``is_settled`` and ``is_same`` of
+``timing.stopping``. Only the times are simulated. It cannot show that the noise of a real machine resembles one of these
+models; ``benchmarks/same_kernel.py`` repeats a real measurement for that.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if __name__ == "__main__":
 from engine.domain import stats
 from engine.domain.model import Interval
 from engine.trial.judge.baselines import SAME_PAIRS, claimable
-from engine.trial.judge.call_times import Timing
-from engine.trial.judge.stopping import PAIRS, is_same, is_settled
-from engine.trial.judge.timing import KERNEL, PairTimes, log_ratios, samples_for
+from engine.trial.judge.timing.call_times import Timing
+from engine.trial.judge.timing.pair_times import KERNEL, PairTimes, log_ratios, samples_for
+from engine.trial.judge.timing.stopping import PAIRS, is_same, is_settled
 
 BASELINE = "eager"
 ITSELF = "itself"

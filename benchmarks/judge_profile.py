@@ -21,19 +21,10 @@ from engine.domain.memory_plan import TooLarge, TrialProcesses
 from engine.problem import catalog
 from engine.problem.loading import LoadedReference
 from engine.problem.reference import Reference
-from engine.trial.judge import (
-    blocks,
-    calibration,
-    cases,
-    class_errors,
-    correctness_check,
-    devices,
-    memory_room,
-    perturbations,
-    perturbed_calibration,
-    reference_on_case,
-    test_bed,
-)
+from engine.trial.judge import devices, memory_room, test_bed
+from engine.trial.judge.inputs import cases, perturbations
+from engine.trial.judge.outputs import blocks
+from engine.trial.judge.tolerance import calibration, class_errors, correctness_check, perturbed_calibration, reference_on_case
 
 _COUNTED: tuple[tuple[Any, str], ...] = (
     (LoadedReference, "make_inputs"), (LoadedReference, "make_model"), (Reference, "call"), (Reference, "cast"),

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.trial.judge import conditions, nvml
+from engine.trial.judge import nvml
+from engine.trial.judge.timing import conditions
 
 UNKNOWN = "other processes on the device unknown: not visible from here"
 

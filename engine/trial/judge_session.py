@@ -28,8 +28,8 @@ from engine.trial import protocol as p
 from engine.trial.assignment import Assignment as Assignment
 from engine.trial.client import JudgeClient, JudgeDied, StartHosts
 from engine.trial.device_processes import DeviceProcesses
-from engine.trial.judge import baseline_cache, peaks_cache, preparation_cache
-from engine.trial.judge.preparation_cache import KeptPreparation
+from engine.trial.judge.caches import baseline_cache, peaks_cache, preparation_cache
+from engine.trial.judge.caches.preparation_cache import KeptPreparation
 from engine.trial.lease import Lease
 
 Say = Callable[[str], None]

@@ -30,6 +30,13 @@ def test_the_parts_of_the_trial_are_those_of_the_contract() -> None:
     assert sorted(named) == sorted(layers("engine.trial"))
 
 
+def test_the_folders_of_the_judge_are_in_the_order_of_the_contract() -> None:
+    folders = [path.parent.name for path in (ROOT / "engine" / "trial" / "judge").glob("*/__init__.py")]
+    named = re.findall(r"^\| · · `judge/(\w+)/` \|", PAGE, re.MULTILINE)
+    assert named == [name for name in layers("engine.trial.judge") if name in folders]
+    assert sorted(named) == sorted(folders)
+
+
 def test_every_file_it_names_exists() -> None:
     paths = re.findall(r"`((?:trial|tui|engine|tests)/[\w/]+(?:\.py)?)/?`", PAGE)
     assert len(paths) > 10

@@ -11,7 +11,8 @@ from engine.journal import inbox
 from engine.sandbox import watchdog
 from engine.toolchain import compiler_run
 from engine.trial import channel
-from engine.trial.judge import plausibility, sustained_times, timing, watch
+from engine.trial.judge.runners import watch
+from engine.trial.judge.timing import pair_times, plausibility, sustained_times
 
 PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 WORDS = " ".join(PAGE.split())
@@ -21,7 +22,7 @@ MIB = 1 << 20
 FIGURES = [
     (r"at ([\d.]+) times its measured bandwidth", 1 / plausibility._PLAUSIBLE),
     (r"reuse of less than (\d+)%", 100 * sustained_times._LATE_SHARE),
-    (r"a call's cost exceeds (\d+)% of the time", 100 * timing.REPORTED),
+    (r"a call's cost exceeds (\d+)% of the time", 100 * pair_times.REPORTED),
     (r"Of an order's cost (\d+)% fall", 100 * sustained_times._IN_RUNNER),
     (r"exceeds its share, (\d+) processes", compiler_run._PROCESSES),
     (r"(\d+) GiB of scratch", compiler_run._FOLDER / (1 << 30)),

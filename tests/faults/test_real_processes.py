@@ -30,7 +30,7 @@ from engine.sandbox.confinement import CommandLimits, LimitsOnly
 from engine.toolchain import recipes
 from engine.toolchain.build import BuildFailure, BuildRequest, build_with
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
-from engine.trial.judge.conditions import descends
+from engine.trial.judge.timing.conditions import descends
 
 TESTS = Path(__file__).parent.parent
 RIGHT = (TESTS / "exploits" / "right.h").read_text()

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from engine.trial.judge import conditions, devices
-from engine.trial.judge.conditions import GpuMonitor, describe
+from engine.trial.judge import devices
+from engine.trial.judge.timing import conditions
+from engine.trial.judge.timing.conditions import GpuMonitor, describe
 
 pytestmark = pytest.mark.gpu
 

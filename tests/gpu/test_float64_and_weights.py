@@ -70,9 +70,9 @@ def test_float64_on_the_device_is_that_of_the_host(layer: tuple[str, str]) -> No
 def test_a_recurrent_layer_is_right_as_shipped() -> None:
     """cuDNN computes it in TF32: KernelBench's own LSTM and GRU files were refused."""
     from engine.domain.model import PrecisionClass
-    from engine.trial.judge.calibration import calibrate
-    from engine.trial.judge.cases import default_class, make_case, output_names
-    from engine.trial.judge.perturbations import OWN
+    from engine.trial.judge.inputs.cases import default_class, make_case, output_names
+    from engine.trial.judge.inputs.perturbations import OWN
+    from engine.trial.judge.tolerance.calibration import calibrate
 
     here = reference("nn.LSTM(64, 96, 3)", "40, 5, 64", "cuda:0")
     assert default_class(here) is PrecisionClass.TF32

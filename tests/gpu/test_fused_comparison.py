@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from engine.domain.errors import DeviceError
-from engine.trial.judge import comparison, fused_comparison
-from engine.trial.judge.comparison import compare, finite_errors, finite_moments, finite_rounding, spread
-from engine.trial.judge.fused_comparison import DeviceKernels, fused_pair
+from engine.trial.judge.outputs import comparison, fused_comparison
+from engine.trial.judge.outputs.comparison import compare, finite_errors, finite_moments, finite_rounding, spread
+from engine.trial.judge.outputs.fused_comparison import DeviceKernels, fused_pair
 from engine.trial.shared.cuda import nvrtc
 
 pytestmark = pytest.mark.gpu

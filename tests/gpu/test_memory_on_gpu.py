@@ -9,11 +9,11 @@ from engine.domain.model import Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge import devices
-from engine.trial.judge.calibration import calibrate
-from engine.trial.judge.correctness_check import describe_check
 from engine.trial.judge.judged_calls import rehearse_check
 from engine.trial.judge.memory_room import plans_for
 from engine.trial.judge.test_bed import TestBed as Bed
+from engine.trial.judge.tolerance.calibration import calibrate
+from engine.trial.judge.tolerance.correctness_check import describe_check
 
 pytestmark = pytest.mark.gpu
 

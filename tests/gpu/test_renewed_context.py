@@ -14,7 +14,7 @@ from support.plan_bench import WORKSPACE, PlanBench, pid_of
 from engine.domain.errors import DeviceError
 from engine.domain.model import FailureKind
 from engine.trial.judge.failures import TrialFailed
-from engine.trial.judge.host_client import Host
+from engine.trial.judge.runners.host_client import Host
 from engine.trial.shared import arena
 from engine.trial.shared.cuda import driver
 from engine.trial.shared.layout import POISONS

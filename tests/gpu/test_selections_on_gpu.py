@@ -11,9 +11,9 @@ from trial.test_selections import BEAMS, GATE, Kernel, beams, gated, passes
 from engine.domain.model import Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge.calibration import calibrate
-from engine.trial.judge.cases import make_case
-from engine.trial.judge.perturbations import OWN
+from engine.trial.judge.inputs.cases import make_case
+from engine.trial.judge.inputs.perturbations import OWN
+from engine.trial.judge.tolerance.calibration import calibrate
 
 pytestmark = [pytest.mark.gpu, pytest.mark.flaky(reruns=2)]
 

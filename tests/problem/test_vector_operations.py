@@ -14,7 +14,7 @@ from engine.domain.preparation import Peaks
 from engine.problem import catalog
 from engine.problem.operation_count import OperationCounter
 from engine.problem.reference import Reference
-from engine.trial.judge import roofline
+from engine.trial.judge.timing import roofline
 
 ROWS, WIDTH = 6, 8
 ELEMENTS = ROWS * WIDTH

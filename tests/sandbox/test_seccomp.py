@@ -14,7 +14,7 @@ from engine.domain.model import FailureKind
 from engine.sandbox import seccomp
 from engine.sandbox.bubblewrap import bubblewrap_reason, filter_reason
 from engine.trial.judge.failures import TrialFailed
-from engine.trial.judge.host_client import Host
+from engine.trial.judge.runners.host_client import Host
 
 COLUMN = {"x86_64": 0, "aarch64": 1}.get(os.uname().machine)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from support import emulated_gpu
 
-from engine.trial.judge.fused_comparison import SOURCE, THREADS, ComparisonVariant, blocks_for
+from engine.trial.judge.outputs.fused_comparison import SOURCE, THREADS, ComparisonVariant, blocks_for
 
 _ENTRIES = f"""
 extern "C" void run_moments(int blocks, const OUTPUT* output, const EXPECTED* expected, Count count, double, Moments* rows)

@@ -20,7 +20,7 @@ from typing import Any
 from support.plan_bench import WORKSPACE
 
 from engine.sandbox import python_process
-from engine.trial.judge.host_client import Host
+from engine.trial.judge.runners.host_client import Host
 from engine.trial.messages import ArenaHandle
 from engine.trial.shared.arena import SharedArena
 from engine.trial.shared.cuda.device_memory import DeviceHandle, Means

@@ -8,9 +8,9 @@ from trial.ground import OPERANDS
 
 from engine.toolchain import resolution
 from engine.toolchain.resolution import OperandArg, ResolvedLaunch, ResolvedPlan, WorkspaceArg
-from engine.trial.judge.host_client import Host
-from engine.trial.judge.runner_client import RunnerClient
-from engine.trial.judge.spare_runners import SpareRunners
+from engine.trial.judge.runners.host_client import Host
+from engine.trial.judge.runners.runner_client import RunnerClient
+from engine.trial.judge.runners.spare_runners import SpareRunners
 from engine.trial.messages import LoadKernel, RunKernel
 from engine.trial.shared import arena
 from engine.trial.shared.layout import plan_layout

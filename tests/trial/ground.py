@@ -14,8 +14,8 @@ import torch
 
 from engine.domain.model import Operand, Problem, Role
 from engine.problem import catalog
-from engine.trial.judge.host_client import Host
-from engine.trial.judge.runner_client import RunnerClient
+from engine.trial.judge.runners.host_client import Host
+from engine.trial.judge.runners.runner_client import RunnerClient
 from engine.trial.messages import LoadKernel, RunKernel
 from engine.trial.shared import arena
 from engine.trial.shared.layout import plan_layout

@@ -11,7 +11,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.trial.judge import arithmetic
+from engine.trial.judge.rounding import arithmetic
 
 
 def from_bits(bits: int) -> float:

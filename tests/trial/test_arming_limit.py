@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.trial.judge.gate import ArmingLimit
+from engine.trial.judge.runners.gate import ArmingLimit
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from engine.domain.preparation import Preparation
 from engine.domain.work import Prepared, Verified
 from engine.problem import catalog
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
-from engine.trial.judge.baseline_cache import Kept, chained_speedup, fingerprint, has_drifted, load
+from engine.trial.judge.caches.baseline_cache import Kept, chained_speedup, fingerprint, has_drifted, load
 
 DEVICE = Device("cuda", 0, "NVIDIA H200", "sm_90a", 132, 60 << 20, 140 << 30, "driver 570.1, CUDA 12.8, torch 2.10.0")
 WORKLOAD = Workload("full", {"N": 4096, "M": 65536})

@@ -20,9 +20,9 @@ from engine.session.fake_bench import FAKE_GPU
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
 from engine.trial.judge import baselines, devices, process_pool
 from engine.trial.judge.baselines import Baselines
-from engine.trial.judge.call_times import Timing
 from engine.trial.judge.process_pool import ProcessPool
-from engine.trial.judge.timing import PairTimes
+from engine.trial.judge.timing.call_times import Timing
+from engine.trial.judge.timing.pair_times import PairTimes
 from engine.trial.runner.runner import _error_text
 
 RIGHT = (Path(__file__).parent.parent / "exploits" / "right.h").read_text()

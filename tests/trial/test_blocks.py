@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.trial.judge import blocks, comparison
-from engine.trial.judge.comparison import compare, spread
-from engine.trial.judge.special_values import compare_special
+from engine.trial.judge.outputs import blocks, comparison
+from engine.trial.judge.outputs.comparison import compare, spread
+from engine.trial.judge.tolerance.special_values import compare_special
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 ODD = st.one_of(FLOATS, st.sampled_from([math.inf, -math.inf, math.nan]))

@@ -15,14 +15,14 @@ from engine.domain.model import PrecisionClass, Workload
 from engine.problem import catalog
 from engine.problem.operation_count import family
 from engine.problem.reference import Reference
-from engine.trial.judge import calibration
-from engine.trial.judge.calibration import Calibration, calibrate
-from engine.trial.judge.cases import Case, default_class, make_case, output_dtype, output_names
-from engine.trial.judge.correctness_check import describe_check, try_trivial_models
-from engine.trial.judge.known_calibrations import shape_text
-from engine.trial.judge.perturbations import COPIES, GRADED, OWN, SPECIAL, UNEQUAL, WIDE_ONLY
-from engine.trial.judge.perturbed_calibration import LEAST_PERTURBED
-from engine.trial.judge.reference_on_case import ReferenceOnCase
+from engine.trial.judge.inputs.cases import Case, default_class, make_case, output_dtype, output_names
+from engine.trial.judge.inputs.perturbations import COPIES, GRADED, OWN, SPECIAL, UNEQUAL, WIDE_ONLY
+from engine.trial.judge.tolerance import calibration
+from engine.trial.judge.tolerance.calibration import Calibration, calibrate
+from engine.trial.judge.tolerance.correctness_check import describe_check, try_trivial_models
+from engine.trial.judge.tolerance.known_calibrations import shape_text
+from engine.trial.judge.tolerance.perturbed_calibration import LEAST_PERTURBED
+from engine.trial.judge.tolerance.reference_on_case import ReferenceOnCase
 
 SIZES: Mapping[str, Mapping[str, int]] = {
     "softmax": {"batch_size": 8, "dim": 1000},

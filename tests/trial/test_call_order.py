@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.domain.model import FailureKind
-from engine.trial.judge import stopping
-from engine.trial.judge.call_order import CallOrder, PerturbedCalls, PerturbedCheck, first_checks
 from engine.trial.judge.failures import TrialFailed, blaming
-from engine.trial.judge.perturbations import OWN, SPARSE
+from engine.trial.judge.inputs.perturbations import OWN, SPARSE
+from engine.trial.judge.timing import stopping
+from engine.trial.judge.timing.call_order import CallOrder, PerturbedCalls, PerturbedCheck, first_checks
 
 
 @given(st.integers(2, 6), st.integers(1, 20), st.integers())

@@ -11,7 +11,7 @@ import torch
 from engine.domain.errors import ProblemError
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge.input_dump import call_template, construction_arguments
+from engine.trial.judge.inputs.input_dump import call_template, construction_arguments
 
 TEXT = """
 import torch

@@ -10,8 +10,9 @@ import pytest
 from support.gpus import CLOCKS_SET, HARD_HEAT, HARDWARE, HEAT, IDLE, POWER_CAP, FakeNvml
 
 from engine.domain.model import Device
-from engine.trial.judge import conditions, nvml
-from engine.trial.judge.conditions import CpuMonitor, GpuMonitor, PairConditions, descends, describe, stolen_ticks
+from engine.trial.judge import nvml
+from engine.trial.judge.timing import conditions
+from engine.trial.judge.timing.conditions import CpuMonitor, GpuMonitor, PairConditions, descends, describe, stolen_ticks
 
 ME = 100
 

@@ -18,7 +18,7 @@ from engine.problem import catalog
 from engine.problem.constant_parameters import COPIED, FACTORS, NORMS, OTHERS, counted_constants, varied_constants
 from engine.problem.reference import Reference
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
-from engine.trial.judge.calibration import calibrate
+from engine.trial.judge.tolerance.calibration import calibrate
 
 REFERENCE = """
 import torch

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge.calibration import calibrate
-from engine.trial.judge.cases import make_case, output_names
-from engine.trial.judge.perturbations import COPIES, EQUAL_ROWS, perturb
-from engine.trial.judge.reference_on_case import ReferenceOnCase
+from engine.trial.judge.inputs.cases import make_case, output_names
+from engine.trial.judge.inputs.perturbations import COPIES, EQUAL_ROWS, perturb
+from engine.trial.judge.tolerance.calibration import calibrate
+from engine.trial.judge.tolerance.reference_on_case import ReferenceOnCase
 
 LENGTHS = st.integers(1, 9)
 DISTANCES = """import torch

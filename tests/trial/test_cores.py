@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from engine.trial.judge.cores import on_first_core
+from engine.trial.judge.timing.cores import on_first_core
 
 
 def test_only_the_waiting_thread_is_on_the_first_core() -> None:

@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.trial.judge import contention
-from engine.trial.judge.call_times import Timing
-from engine.trial.judge.contention import ContentionMonitor, ProcessorReading, find_local_pid, lost_us
-from engine.trial.judge.timing import (
+from engine.trial.judge.timing import contention
+from engine.trial.judge.timing.call_times import Timing
+from engine.trial.judge.timing.contention import ContentionMonitor, ProcessorReading, find_local_pid, lost_us
+from engine.trial.judge.timing.pair_times import (
     KERNEL,
     NULL,
     CallCost,

@@ -15,7 +15,7 @@ from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.problem.values import OutputLayout, output_layout
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
-from engine.trial.judge.input_dump import module_arguments
+from engine.trial.judge.inputs.input_dump import module_arguments
 from engine.trial.runner.calls import OutputError
 from engine.trial.runner.returned import flattened
 from engine.trial.shared.argument_codec import decode_value

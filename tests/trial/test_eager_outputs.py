@@ -14,10 +14,10 @@ from engine.domain.memory_plan import ROOMY, MemoryPlan
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge import devices, test_bed
-from engine.trial.judge.calibration import calibrate, complete
-from engine.trial.judge.eager_outputs import EagerOutputs
-from engine.trial.judge.findings import Findings
-from engine.trial.judge.perturbations import EDGES, FEW, FEW_X30, INFINITIES, NANS, NEARER_EDGES, OWN
+from engine.trial.judge.inputs.perturbations import EDGES, FEW, FEW_X30, INFINITIES, NANS, NEARER_EDGES, OWN
+from engine.trial.judge.tolerance.calibration import calibrate, complete
+from engine.trial.judge.tolerance.eager_outputs import EagerOutputs
+from engine.trial.judge.tolerance.findings import Findings
 
 Bed = test_bed.TestBed  # a name that pytest does not collect
 MODEL = """

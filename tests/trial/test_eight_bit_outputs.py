@@ -13,14 +13,14 @@ from engine.domain.model import PrecisionClass
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge import devices
-from engine.trial.judge.calibration import Calibration, calibrate
-from engine.trial.judge.cases import make_case, output_names
-from engine.trial.judge.correctness_check import describe_check
-from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.reference_on_case import ReferenceOnCase
-from engine.trial.judge.special_values import replaced
+from engine.trial.judge.inputs.cases import make_case, output_names
+from engine.trial.judge.inputs.perturbations import OWN
 from engine.trial.judge.test_bed import TestBed as Bed
-from engine.trial.judge.tolerance import EIGHT_BITS_FACTOR
+from engine.trial.judge.tolerance.calibration import Calibration, calibrate
+from engine.trial.judge.tolerance.correctness_check import describe_check
+from engine.trial.judge.tolerance.policy import EIGHT_BITS_FACTOR
+from engine.trial.judge.tolerance.reference_on_case import ReferenceOnCase
+from engine.trial.judge.tolerance.special_values import replaced
 
 REFERENCE = """
 import torch

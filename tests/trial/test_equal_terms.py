@@ -11,7 +11,7 @@ import torch
 from trial.ground import OPERANDS
 
 from engine.trial.judge import interleaving, judged_calls
-from engine.trial.judge.call_times import Timing
+from engine.trial.judge.timing.call_times import Timing
 from engine.trial.messages import ClaimedTimes, LoadKernel, RunKernel
 from engine.trial.runner import modules
 from engine.trial.runner.calls import LentOperands

@@ -11,13 +11,14 @@ from problem import format_files as files
 
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge import calibration, correctness_check, devices, perturbed_calibration
-from engine.trial.judge.calibration import calibrate
-from engine.trial.judge.correctness_check import try_trivial_models
+from engine.trial.judge import devices
 from engine.trial.judge.failures import TrialFailed
-from engine.trial.judge.format_check import format_verdict
-from engine.trial.judge.relative_errors import RelativeErrors
+from engine.trial.judge.outputs.relative_errors import RelativeErrors
 from engine.trial.judge.test_bed import TestBed as Bed
+from engine.trial.judge.tolerance import calibration, correctness_check, perturbed_calibration
+from engine.trial.judge.tolerance.calibration import calibrate
+from engine.trial.judge.tolerance.correctness_check import try_trivial_models
+from engine.trial.judge.tolerance.format_check import format_verdict
 
 STRICT, LOOSE = RelativeErrors(1e-6, 1e-6), RelativeErrors(0.5, 0.5)
 PROPERTY = files.REFERENCE_PY.replace(

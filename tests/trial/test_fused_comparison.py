@@ -22,11 +22,11 @@ from support.emulated_comparison import EmulatedComparison
 
 from engine.domain.errors import DeviceError
 from engine.domain.model import Device, Operand, Role
-from engine.trial.judge import comparison, fused_comparison
-from engine.trial.judge.blocks import Moments
-from engine.trial.judge.comparison import compare, finite_errors, finite_moments, finite_rounding, rounding_errors
-from engine.trial.judge.fused_comparison import ComparisonVariant, DeviceKernels, FusedPair, fused_pair
-from engine.trial.judge.special_values import Comparison, compare_special
+from engine.trial.judge.outputs import comparison, fused_comparison
+from engine.trial.judge.outputs.blocks import Moments
+from engine.trial.judge.outputs.comparison import compare, finite_errors, finite_moments, finite_rounding, rounding_errors
+from engine.trial.judge.outputs.fused_comparison import ComparisonVariant, DeviceKernels, FusedPair, fused_pair
+from engine.trial.judge.tolerance.special_values import Comparison, compare_special
 from engine.trial.shared.cuda import driver, nvrtc
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

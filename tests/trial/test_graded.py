@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge.calibration import Calibration, calibrate
-from engine.trial.judge.cases import make_case
-from engine.trial.judge.perturbations import GRADED, OWN, perturb
+from engine.trial.judge.inputs.cases import make_case
+from engine.trial.judge.inputs.perturbations import GRADED, OWN, perturb
+from engine.trial.judge.tolerance.calibration import Calibration, calibrate
 
 LENGTHS = st.integers(2, 9)
 PRODUCT = """import torch

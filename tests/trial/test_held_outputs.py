@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from engine.trial.judge import held_outputs
-from engine.trial.judge.held_outputs import HeldOutputs
-from engine.trial.judge.runner_memory import RunnerMemory
+from engine.trial.judge.runners import held_outputs
+from engine.trial.judge.runners.held_outputs import HeldOutputs
+from engine.trial.judge.runners.runner_memory import RunnerMemory
 from engine.trial.runner.modules import places_of
 
 CALLS = 60

@@ -17,9 +17,9 @@ from engine.problem import catalog
 from engine.sandbox import python_process
 from engine.trial import client
 from engine.trial.judge.__main__ import begin
-from engine.trial.judge.host_client import EarlyHosts, Host
 from engine.trial.judge.judge import Judge
-from engine.trial.judge.runner_client import RunnerClient
+from engine.trial.judge.runners.host_client import EarlyHosts, Host
+from engine.trial.judge.runners.runner_client import RunnerClient
 from engine.trial.messages import LoadKernel
 from engine.trial.protocol import Candidate, OpenRequest, PrepareRequest, WorkloadBinary
 from engine.trial.shared.cuda import driver

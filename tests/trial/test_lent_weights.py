@@ -15,7 +15,7 @@ from engine.domain.model import Workload
 from engine.problem import catalog, precision
 from engine.problem.reference import Reference
 from engine.trial.judge import devices, lent_weights, test_bed
-from engine.trial.judge.calibration import calibrate
+from engine.trial.judge.tolerance.calibration import calibrate
 
 Bed = test_bed.TestBed  # a name that pytest does not collect
 LAYERS = """

@@ -11,12 +11,12 @@ import pytest
 from engine.domain.model import Device, Interval, Operand, Role, Signature
 from engine.domain.preparation import Peaks
 from engine.trial.judge import interleaving
-from engine.trial.judge.call_times import Timing
+from engine.trial.judge.inputs.perturbations import OWN
 from engine.trial.judge.interleaving import Contestants, PairSetup
 from engine.trial.judge.judged_calls import CheckTally
-from engine.trial.judge.measurement import NO_CALM_PAIR, UNLIKE_PAIRS, MeasurementReport, doubted_if_unlike
-from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.timing import KERNEL, NULL, PairTimes, pair_times, shared_samples
+from engine.trial.judge.timing.call_times import Timing
+from engine.trial.judge.timing.measurement import NO_CALM_PAIR, UNLIKE_PAIRS, MeasurementReport, doubted_if_unlike
+from engine.trial.judge.timing.pair_times import KERNEL, NULL, PairTimes, pair_times, shared_samples
 from engine.trial.judge.workload_trial import WorkloadTrial
 from engine.trial.messages import RunKernel
 

@@ -22,13 +22,14 @@ from engine.domain.memory_plan import ROOMY, MemoryPlan, TrialProcesses
 from engine.domain.model import Device, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge import calibration, devices, process_pool, test_bed, test_beds
-from engine.trial.judge.known_calibrations import KnownCalibrations
+from engine.trial.judge import devices, process_pool, test_bed, test_beds
+from engine.trial.judge.inputs.perturbations import PERTURBATIONS, perturb
 from engine.trial.judge.memory_room import needs_of
-from engine.trial.judge.perturbations import PERTURBATIONS, perturb
+from engine.trial.judge.outputs.taken_outputs import Left
 from engine.trial.judge.process_pool import ProcessPool
-from engine.trial.judge.runner_client import RunnerClient
-from engine.trial.judge.taken_outputs import Left
+from engine.trial.judge.runners.runner_client import RunnerClient
+from engine.trial.judge.tolerance import calibration
+from engine.trial.judge.tolerance.known_calibrations import KnownCalibrations
 from engine.trial.protocol import Candidate, OpenRequest, WorkloadBinary
 from engine.trial.shared import arena
 from engine.trial.shared.arena import SharedArena

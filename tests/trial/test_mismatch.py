@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from engine.domain.mismatch import Mismatch, Pattern
 from engine.domain.mismatch_words import mismatch_rows, prompt_lines, share
-from engine.trial.judge.comparison import Errors
-from engine.trial.judge.mismatch_tally import MismatchTally, arithmetic_like, on_holdout
-from engine.trial.judge.relative_errors import RelativeErrors
+from engine.trial.judge.outputs.comparison import Errors
+from engine.trial.judge.outputs.relative_errors import RelativeErrors
+from engine.trial.judge.tolerance.mismatch_tally import MismatchTally, arithmetic_like, on_holdout
 
 Break = Callable[[torch.Tensor], object]
 NAN = math.nan

@@ -14,8 +14,8 @@ from engine.domain import work as w
 from engine.domain.model import Contract, Dialect
 from engine.problem import catalog
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
-from engine.trial.judge import runner_memory
-from engine.trial.judge.runner_memory import RunnerMemory
+from engine.trial.judge.runners import runner_memory
+from engine.trial.judge.runners.runner_memory import RunnerMemory
 
 HEAD = """
 import torch

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from engine.domain.model import Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge.calibration import calibrate
-from engine.trial.judge.cases import make_case, output_names
-from engine.trial.judge.reference_on_case import ReferenceOnCase
+from engine.trial.judge.inputs.cases import make_case, output_names
+from engine.trial.judge.tolerance.calibration import calibrate
+from engine.trial.judge.tolerance.reference_on_case import ReferenceOnCase
 
 CONVOLUTION = """
 import torch

@@ -8,7 +8,7 @@ import pytest
 
 from engine.domain.model import Device
 from engine.domain.preparation import Peaks
-from engine.trial.judge.peaks_cache import are_outdone, keep, load
+from engine.trial.judge.caches.peaks_cache import are_outdone, keep, load
 
 CPU = Device("cpu", 0, "some processor", "x86_64", 2, 1 << 25, 1 << 33, "torch 2")
 LOW, HIGH = Peaks(5e10, {"fp32": 6e10, "bf16": 3e11}), Peaks(9e10, {"fp32": 2e11, "bf16": 2e11})

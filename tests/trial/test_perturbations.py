@@ -16,11 +16,10 @@ from engine.domain.model import Workload
 from engine.ideas.prompts.context import PERTURBED
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge import devices, loaded_ahead, structure
-from engine.trial.judge.calibration import Calibration, calibrate
-from engine.trial.judge.candidate_distributions import candidates
-from engine.trial.judge.cases import make_case, output_names
-from engine.trial.judge.perturbations import (
+from engine.trial.judge import devices
+from engine.trial.judge.inputs import loaded_ahead, structure
+from engine.trial.judge.inputs.cases import make_case, output_names
+from engine.trial.judge.inputs.perturbations import (
     BY_CHANCE,
     COPIES,
     GRADED,
@@ -34,7 +33,9 @@ from engine.trial.judge.perturbations import (
     nudged,
     perturb,
 )
-from engine.trial.judge.reference_on_case import ReferenceOnCase
+from engine.trial.judge.tolerance.calibration import Calibration, calibrate
+from engine.trial.judge.tolerance.candidate_distributions import candidates
+from engine.trial.judge.tolerance.reference_on_case import ReferenceOnCase
 
 
 @pytest.mark.parametrize("name", [OWN, *PERTURBATIONS])

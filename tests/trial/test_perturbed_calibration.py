@@ -20,17 +20,18 @@ from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge import calibration, devices, known_calibrations, perturbed_calibration
-from engine.trial.judge.calibration import Calibration, calibrate, complete, keep_calibration, restore
-from engine.trial.judge.cases import make_case, output_names
-from engine.trial.judge.class_policy import ClassPolicy
-from engine.trial.judge.correctness_check import try_trivial_models
-from engine.trial.judge.known_calibrations import KnownCalibrations
-from engine.trial.judge.perturbations import COPIES, FEW, FEW_X30, GRADED, INSTEAD_OF, OWN, UNEQUAL, WIDE_ONLY
-from engine.trial.judge.perturbed_calibration import can_wait
-from engine.trial.judge.reference_on_case import ReferenceOnCase
-from engine.trial.judge.relative_errors import RelativeErrors
-from engine.trial.judge.tolerance import WholeCase
+from engine.trial.judge import devices
+from engine.trial.judge.inputs.cases import make_case, output_names
+from engine.trial.judge.inputs.perturbations import COPIES, FEW, FEW_X30, GRADED, INSTEAD_OF, OWN, UNEQUAL, WIDE_ONLY
+from engine.trial.judge.outputs.relative_errors import RelativeErrors
+from engine.trial.judge.tolerance import calibration, known_calibrations, perturbed_calibration
+from engine.trial.judge.tolerance.calibration import Calibration, calibrate, complete, keep_calibration, restore
+from engine.trial.judge.tolerance.class_policy import ClassPolicy
+from engine.trial.judge.tolerance.correctness_check import try_trivial_models
+from engine.trial.judge.tolerance.known_calibrations import KnownCalibrations
+from engine.trial.judge.tolerance.perturbed_calibration import can_wait
+from engine.trial.judge.tolerance.policy import WholeCase
+from engine.trial.judge.tolerance.reference_on_case import ReferenceOnCase
 
 MODEL = """
 import torch

@@ -9,10 +9,10 @@ import torch
 
 from engine.domain.model import Device, Operand, PrecisionClass, Role, Signature, Verification
 from engine.domain.preparation import Peaks
-from engine.trial.judge import plausibility, roofline
-from engine.trial.judge.call_times import Timing
-from engine.trial.judge.peaks_cache import better
-from engine.trial.judge.timing import KERNEL, NULL, CallCost, PairTimes
+from engine.trial.judge.caches.peaks_cache import better
+from engine.trial.judge.timing import plausibility, roofline
+from engine.trial.judge.timing.call_times import Timing
+from engine.trial.judge.timing.pair_times import KERNEL, NULL, CallCost, PairTimes
 
 CPU = Device("cpu", 0, "some processor", "x86_64", 2, 1 << 25, 1 << 33, "torch 2")
 GPU = replace(CPU, kind="cuda", name="some accelerator")

@@ -20,11 +20,11 @@ from engine.session.workbench import KernelTrial, open_workbench
 from engine.trial import protocol as p
 from engine.trial.bench import Assignment, KernelSpec
 from engine.trial.client import JudgeClient
-from engine.trial.judge import peaks_cache
-from engine.trial.judge import preparation_cache as cache
-from engine.trial.judge.perturbations import PERTURBATIONS
-from engine.trial.judge.preparation_cache import Calibrations, KeptCalibration, PreparationKey
-from engine.trial.judge.relative_errors import RelativeErrors
+from engine.trial.judge.caches import peaks_cache
+from engine.trial.judge.caches import preparation_cache as cache
+from engine.trial.judge.caches.preparation_cache import Calibrations, KeptCalibration, PreparationKey
+from engine.trial.judge.inputs.perturbations import PERTURBATIONS
+from engine.trial.judge.outputs.relative_errors import RelativeErrors
 
 TESTS = Path(__file__).parent.parent
 PROBLEM = tiny()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.trial.judge.process_pairs import ProcessPairs
-from engine.trial.judge.timing import KERNEL
+from engine.trial.judge.timing.pair_times import KERNEL
 from engine.trial.protocol import OTHER
 
 

@@ -14,7 +14,7 @@ from support.plan_bench import pid_of
 
 from engine.domain.model import FailureKind
 from engine.trial.judge.failures import TrialFailed
-from engine.trial.judge.runner_client import RunnerClient
+from engine.trial.judge.runners.runner_client import RunnerClient
 from engine.trial.shared.layout import POISONS
 
 MOST = 3

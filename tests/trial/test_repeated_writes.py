@@ -11,12 +11,12 @@ from engine.domain.errors import ProblemError
 from engine.domain.model import Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge.calibration import calibrate
 from engine.trial.judge.devices import describe
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.judged_calls import CheckTally, judge_outputs
-from engine.trial.judge.repeated_writes import OrderedWrites
 from engine.trial.judge.test_bed import TestBed as Bed
+from engine.trial.judge.tolerance.calibration import calibrate
+from engine.trial.judge.tolerance.repeated_writes import OrderedWrites
 
 MODEL = """
 import torch

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from trial.test_rounded_results import calibrated, passes
 
-from engine.trial.judge.candidate_distributions import candidates
-from engine.trial.judge.perturbations import OF_EXPONENTIALS
-from engine.trial.judge.rounded_functions import RoundedFunctions
+from engine.trial.judge.inputs.perturbations import OF_EXPONENTIALS
+from engine.trial.judge.rounding.rounded_functions import RoundedFunctions
+from engine.trial.judge.tolerance.candidate_distributions import candidates
 
 Kernel = Callable[..., Sequence[Tensor]]
 

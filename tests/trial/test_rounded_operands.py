@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from trial.test_rounded_results import calibrated, passes
 
-from engine.trial.judge import cases, class_errors, reference_on_case
-from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.rounded_operands import RoundedOperands
+from engine.trial.judge.inputs import cases
+from engine.trial.judge.inputs.perturbations import OWN
+from engine.trial.judge.rounding.rounded_operands import RoundedOperands
+from engine.trial.judge.tolerance import class_errors, reference_on_case
 
 BACKWARD = """
         q, k, v, do = (t.float() for t in (q, k, v, do))

@@ -14,12 +14,12 @@ from torch import Tensor
 from engine.domain.model import Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge.calibration import Calibration, calibrate
-from engine.trial.judge.cases import Case, fresh_seed, output_names
-from engine.trial.judge.class_policy import ClassPolicy
-from engine.trial.judge.perturbations import DOWN, OWN, UP, perturb
-from engine.trial.judge.reference_on_case import ReferenceOnCase
-from engine.trial.judge.rounded_results import RoundedResults
+from engine.trial.judge.inputs.cases import Case, fresh_seed, output_names
+from engine.trial.judge.inputs.perturbations import DOWN, OWN, UP, perturb
+from engine.trial.judge.rounding.rounded_results import RoundedResults
+from engine.trial.judge.tolerance.calibration import Calibration, calibrate
+from engine.trial.judge.tolerance.class_policy import ClassPolicy
+from engine.trial.judge.tolerance.reference_on_case import ReferenceOnCase
 
 MODEL = """
 import torch

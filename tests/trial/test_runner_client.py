@@ -14,15 +14,15 @@ from trial.ground import tiny
 from engine.domain.model import FailureKind
 from engine.problem.reference import Reference
 from engine.trial.judge import devices, process_pool, test_bed
-from engine.trial.judge.calibration import calibrate
-from engine.trial.judge.call_times import Timing
 from engine.trial.judge.failures import TrialFailed
-from engine.trial.judge.gate import ArmingLimit, DeviceOutputs, Segments
-from engine.trial.judge.held_outputs import HeldOutputs
 from engine.trial.judge.process_pool import ProcessPool
-from engine.trial.judge.runner_client import RunnerClient
-from engine.trial.judge.timing import KERNEL
-from engine.trial.judge.trusted_runner import TrustedRunner
+from engine.trial.judge.runners.gate import ArmingLimit, DeviceOutputs, Segments
+from engine.trial.judge.runners.held_outputs import HeldOutputs
+from engine.trial.judge.runners.runner_client import RunnerClient
+from engine.trial.judge.runners.trusted_runner import TrustedRunner
+from engine.trial.judge.timing.call_times import Timing
+from engine.trial.judge.timing.pair_times import KERNEL
+from engine.trial.judge.tolerance.calibration import calibrate
 from engine.trial.messages import AllStopped, ArenaHandle, Armed, ClaimedTimes, Fault, RunKernel, Segment, SegmentFreed
 from engine.trial.protocol import OTHER
 from engine.trial.shared.cuda.device_memory import DeviceHandle, Means

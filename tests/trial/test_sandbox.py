@@ -24,8 +24,8 @@ from engine.problem import catalog
 from engine.sandbox import bubblewrap, python_process
 from engine.sandbox.bubblewrap import bubblewrap_reason
 from engine.trial.judge.failures import TrialFailed
-from engine.trial.judge.host_client import Host
 from engine.trial.judge.judge import Judge
+from engine.trial.judge.runners.host_client import Host
 from engine.trial.messages import RunKernel
 from engine.trial.protocol import OpenRequest
 

@@ -12,12 +12,12 @@ from torch import Tensor
 from engine.domain.model import PrecisionClass, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge.calibration import Calibration, calibrate
-from engine.trial.judge.cases import Case, make_case, output_names
-from engine.trial.judge.class_errors import errors_in_class
-from engine.trial.judge.jumps import may_jump, nearest_seen
-from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.reference_on_case import ReferenceOnCase
+from engine.trial.judge.inputs.cases import Case, make_case, output_names
+from engine.trial.judge.inputs.perturbations import OWN
+from engine.trial.judge.rounding.jumps import may_jump, nearest_seen
+from engine.trial.judge.tolerance.calibration import Calibration, calibrate
+from engine.trial.judge.tolerance.class_errors import errors_in_class
+from engine.trial.judge.tolerance.reference_on_case import ReferenceOnCase
 
 GATE = """
 import torch
@@ -145,7 +145,7 @@ def test_an_element_that_jumps_may_be_either(tmp_path: Path, changed: int, monke
         chosen[:changed] = 1 - chosen[:changed].clamp(max=1)
         output = model.experts[chosen]  # type: ignore[index]
     assert passes(reference, calibration, case, OWN, [output]) is (changed <= 4)
-    monkeypatch.setattr("engine.trial.judge.jumps._JUMPING", frozenset())
+    monkeypatch.setattr("engine.trial.judge.rounding.jumps._JUMPING", frozenset())
     assert passes(reference, calibration, case, OWN, [output]) is (changed == 0)
 
 

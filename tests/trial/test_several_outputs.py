@@ -13,19 +13,19 @@ from torch.nn import functional as F
 from engine.domain.model import PrecisionClass, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge.calibration import Calibration, calibrate, keep_calibration, restore
-from engine.trial.judge.cases import Case, make_case, output_names
-from engine.trial.judge.comparison import NO_ERROR, Errors
-from engine.trial.judge.correctness_check import describe_check
+from engine.trial.judge.caches.preparation_cache import Calibrations, decode, encode
 from engine.trial.judge.failures import TrialFailed
-from engine.trial.judge.findings import Findings
+from engine.trial.judge.inputs.cases import Case, make_case, output_names
+from engine.trial.judge.inputs.perturbations import OWN
 from engine.trial.judge.judged_calls import CheckTally, judge_outputs
-from engine.trial.judge.mismatch_tally import evidence
-from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.preparation_cache import Calibrations, decode, encode
-from engine.trial.judge.reference_on_case import ReferenceOnCase
-from engine.trial.judge.relative_errors import RelativeErrors
-from engine.trial.judge.tolerance import CheckResult, within
+from engine.trial.judge.outputs.comparison import NO_ERROR, Errors
+from engine.trial.judge.outputs.relative_errors import RelativeErrors
+from engine.trial.judge.tolerance.calibration import Calibration, calibrate, keep_calibration, restore
+from engine.trial.judge.tolerance.correctness_check import describe_check
+from engine.trial.judge.tolerance.findings import Findings
+from engine.trial.judge.tolerance.mismatch_tally import evidence
+from engine.trial.judge.tolerance.policy import CheckResult, within
+from engine.trial.judge.tolerance.reference_on_case import ReferenceOnCase
 
 REFERENCE = """
 import torch

@@ -13,11 +13,11 @@ from engine.domain.model import Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.problem.values import tensors
-from engine.trial.judge.calibration import calibrate
-from engine.trial.judge.cases import make_case, output_names
-from engine.trial.judge.perturbations import INFINITIES, NANS, OWN
-from engine.trial.judge.reference_on_case import ReferenceOnCase
-from engine.trial.judge.special_values import is_usable, only_computes, saturated
+from engine.trial.judge.inputs.cases import make_case, output_names
+from engine.trial.judge.inputs.perturbations import INFINITIES, NANS, OWN
+from engine.trial.judge.tolerance.calibration import calibrate
+from engine.trial.judge.tolerance.reference_on_case import ReferenceOnCase
+from engine.trial.judge.tolerance.special_values import is_usable, only_computes, saturated
 
 
 @pytest.mark.parametrize(

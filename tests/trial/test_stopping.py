@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.trial.judge import stopping
+from engine.trial.judge.timing import stopping
 
 CLEAR, WIDE = (0.70, 0.70, 0.70), (0.1, 0.9, 0.5)
 EVERY = frozenset({0, 1, 2})

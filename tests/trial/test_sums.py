@@ -14,14 +14,15 @@ from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge import cases, sums
-from engine.trial.judge.arithmetic import round_to_tf32
-from engine.trial.judge.calibration import calibrate
-from engine.trial.judge.cases import make_case
-from engine.trial.judge.perturbations import SPECIAL, perturb
-from engine.trial.judge.policies import make_policy
-from engine.trial.judge.reference_on_case import ReferenceOnCase
-from engine.trial.judge.relative_errors import RelativeErrors
+from engine.trial.judge.inputs import cases
+from engine.trial.judge.inputs.cases import make_case
+from engine.trial.judge.inputs.perturbations import SPECIAL, perturb
+from engine.trial.judge.outputs.relative_errors import RelativeErrors
+from engine.trial.judge.rounding import sums
+from engine.trial.judge.rounding.arithmetic import round_to_tf32
+from engine.trial.judge.tolerance.calibration import calibrate
+from engine.trial.judge.tolerance.policies import make_policy
+from engine.trial.judge.tolerance.reference_on_case import ReferenceOnCase
 
 Sum = Callable[[torch.Tensor], torch.Tensor]
 """Of each row, as a column."""

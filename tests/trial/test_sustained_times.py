@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from engine.domain import stats
 from engine.domain.regimes import ClockAndPower
-from engine.trial.judge import sustained_times as s
-from engine.trial.judge.call_times import During, Timing
-from engine.trial.judge.conditions import UnderLoad
 from engine.trial.judge.interleaving import Contestants
 from engine.trial.judge.sustained import SustainedTrial
 from engine.trial.judge.sustained_workload import SustainedWorkload
-from engine.trial.judge.timing import KERNEL, NULL
+from engine.trial.judge.timing import sustained_times as s
+from engine.trial.judge.timing.call_times import During, Timing
+from engine.trial.judge.timing.conditions import UnderLoad
+from engine.trial.judge.timing.pair_times import KERNEL, NULL
 from engine.trial.messages import RunKernel
 
 PACE = s.PACES["cuda"]

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from engine.trial.judge.swaps import swap_few, with_swaps
+from engine.trial.judge.inputs.swaps import swap_few, with_swaps
 
 
 def test_swaps_keep_a_triangle() -> None:

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.trial.judge import taken_outputs
-from engine.trial.judge.taken_outputs import Fingerprints, Left, OutputTaker
+from engine.trial.judge.outputs import taken_outputs
+from engine.trial.judge.outputs.taken_outputs import Fingerprints, Left, OutputTaker
 
 SIZES = st.integers(1, 200)
 

@@ -23,18 +23,19 @@ from engine.domain.model import Problem, Workload
 from engine.problem import catalog
 from engine.problem.constant_parameters import Varied
 from engine.problem.reference import Reference
-from engine.trial.judge import devices, guards, reference_on_case, test_bed, workload_trial
-from engine.trial.judge.calibration import calibrate
-from engine.trial.judge.cases import Case
-from engine.trial.judge.class_errors import class_errors
+from engine.trial.judge import devices, guards, test_bed, workload_trial
 from engine.trial.judge.failures import TrialFailed
-from engine.trial.judge.findings import Findings
+from engine.trial.judge.inputs.cases import Case
+from engine.trial.judge.inputs.perturbations import OWN
 from engine.trial.judge.judged_calls import CheckTally, judge_outputs
-from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.reference_on_case import ReferenceOnCase
-from engine.trial.judge.taken_outputs import largest_difference
-from engine.trial.judge.timing import KERNEL
-from engine.trial.judge.written_memory import TRUSTED
+from engine.trial.judge.outputs.taken_outputs import largest_difference
+from engine.trial.judge.runners.written_memory import TRUSTED
+from engine.trial.judge.timing.pair_times import KERNEL
+from engine.trial.judge.tolerance import reference_on_case
+from engine.trial.judge.tolerance.calibration import calibrate
+from engine.trial.judge.tolerance.class_errors import class_errors
+from engine.trial.judge.tolerance.findings import Findings
+from engine.trial.judge.tolerance.reference_on_case import ReferenceOnCase
 from engine.trial.protocol import OTHER
 from engine.trial.shared.arena import SharedArena, SharedBorrowed
 from engine.trial.shared.layout import NAN_BYTES

@@ -17,10 +17,10 @@ from engine.domain.model import Contract, Dialect, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
-from engine.trial.judge.calibration import calibrate
-from engine.trial.judge.cases import make_case, output_names
-from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.reference_on_case import ReferenceOnCase
+from engine.trial.judge.inputs.cases import make_case, output_names
+from engine.trial.judge.inputs.perturbations import OWN
+from engine.trial.judge.tolerance.calibration import calibrate
+from engine.trial.judge.tolerance.reference_on_case import ReferenceOnCase
 
 MODEL = """
 import torch

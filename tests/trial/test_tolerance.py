@@ -10,9 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from engine.domain.model import PrecisionClass
-from engine.trial.judge.comparison import NO_ERROR, Errors, compare
-from engine.trial.judge.relative_errors import RelativeErrors
-from engine.trial.judge.tolerance import error_limit, strictest_class, within
+from engine.trial.judge.outputs.comparison import NO_ERROR, Errors, compare
+from engine.trial.judge.outputs.relative_errors import RelativeErrors
+from engine.trial.judge.tolerance.policy import error_limit, strictest_class, within
 
 SEEDS = st.integers(0, 2**32)
 EVERYTHING = RelativeErrors(math.inf, math.inf)

@@ -15,13 +15,13 @@ from engine.domain.model import PrecisionClass, Workload
 from engine.domain.settings import TOLERANCES
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge.calibration import Calibration, calibrate
-from engine.trial.judge.correctness_check import describe_check, try_trivial_models
-from engine.trial.judge.findings import Findings
+from engine.trial.judge.inputs.perturbations import OWN
 from engine.trial.judge.judged_calls import CheckTally, judge_outputs
-from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.policies import AllclosePolicy, make_policy
-from engine.trial.judge.relative_errors import RelativeErrors
+from engine.trial.judge.outputs.relative_errors import RelativeErrors
+from engine.trial.judge.tolerance.calibration import Calibration, calibrate
+from engine.trial.judge.tolerance.correctness_check import describe_check, try_trivial_models
+from engine.trial.judge.tolerance.findings import Findings
+from engine.trial.judge.tolerance.policies import AllclosePolicy, make_policy
 
 CLASSES = {OWN: {"fp32": RelativeErrors(1e-7, 1e-7), "tf32": RelativeErrors(3e-4, 3e-4), "half": RelativeErrors(3e-3, 3e-3)}}
 

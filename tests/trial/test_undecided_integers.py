@@ -14,10 +14,10 @@ from torch import Tensor
 from engine.domain.model import Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.judge.calibration import Calibration, calibrate
-from engine.trial.judge.cases import Case, make_case, output_names
-from engine.trial.judge.perturbations import OWN, SPECIAL
-from engine.trial.judge.reference_on_case import ReferenceOnCase
+from engine.trial.judge.inputs.cases import Case, make_case, output_names
+from engine.trial.judge.inputs.perturbations import OWN, SPECIAL
+from engine.trial.judge.tolerance.calibration import Calibration, calibrate
+from engine.trial.judge.tolerance.reference_on_case import ReferenceOnCase
 
 REFERENCE = """
 import torch

@@ -16,16 +16,17 @@ from engine.domain import stats
 from engine.domain.errors import ProblemError
 from engine.domain.memory_plan import SAME_PAIRS
 from engine.domain.model import Device, Interval, Measurement
-from engine.trial.judge import baseline_cache, conditions
+from engine.trial.judge.caches import baseline_cache
 from engine.trial.judge.failures import TrustedProcessLost
 from engine.trial.judge.interleaving import Contestants, PairSetup, run_pair
 from engine.trial.judge.judged_calls import CheckTally
-from engine.trial.judge.measurement import MeasurementReport
 from engine.trial.judge.process_pool import ProcessPool
-from engine.trial.judge.runner_client import RunnerClient
-from engine.trial.judge.stopping import LEAST_SAME_PAIRS, is_same
+from engine.trial.judge.runners.runner_client import RunnerClient
 from engine.trial.judge.test_bed import TestBed
-from engine.trial.judge.timing import PairTimes, log_ratios, samples_for, shared_samples
+from engine.trial.judge.timing import conditions
+from engine.trial.judge.timing.measurement import MeasurementReport
+from engine.trial.judge.timing.pair_times import PairTimes, log_ratios, samples_for, shared_samples
+from engine.trial.judge.timing.stopping import LEAST_SAME_PAIRS, is_same
 from engine.trial.protocol import OpenRequest
 
 _ITSELF = "itself"

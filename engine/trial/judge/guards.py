@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-from engine.trial.judge.written_memory import WrittenMemory
+from engine.trial.judge.runners.written_memory import WrittenMemory
 from engine.trial.messages import Slot
 from engine.trial.shared.arena import Arena
 from engine.trial.shared.layout import POISONS, Layout

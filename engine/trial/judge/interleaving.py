@@ -17,11 +17,8 @@ import numpy as np
 import torch
 
 from engine.domain.model import FailureKind
-from engine.trial.judge.call_order import CallOrder, PerturbedCalls
-from engine.trial.judge.call_times import Timing
-from engine.trial.judge.conditions import ConditionsMonitor, NoMonitor
-from engine.trial.judge.contention import ContentionMonitor, OtherWork
 from engine.trial.judge.failures import TrialFailed, blaming
+from engine.trial.judge.inputs.perturbations import OWN
 from engine.trial.judge.judged_calls import (
     CheckTally,
     judge_outputs,
@@ -31,11 +28,14 @@ from engine.trial.judge.judged_calls import (
     watched,
     watched_gated_call,
 )
-from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.runner_client import RunnerClient
-from engine.trial.judge.taken_outputs import Taken
+from engine.trial.judge.outputs.taken_outputs import Taken
+from engine.trial.judge.runners.runner_client import RunnerClient
 from engine.trial.judge.test_bed import TestBed
-from engine.trial.judge.timing import (
+from engine.trial.judge.timing.call_order import CallOrder, PerturbedCalls
+from engine.trial.judge.timing.call_times import Timing
+from engine.trial.judge.timing.conditions import ConditionsMonitor, NoMonitor
+from engine.trial.judge.timing.contention import ContentionMonitor, OtherWork
+from engine.trial.judge.timing.pair_times import (
     BY_JUDGES_CLOCK,
     KERNEL,
     SLOW_SAMPLES,

@@ -25,21 +25,23 @@ from engine.domain.model import Interval, Measurement, Workload
 from engine.domain.preparation import Peaks
 from engine.domain.regimes import Regime
 from engine.problem.reference import Reference
-from engine.trial.judge import conditions, devices, peaks_cache, roofline, stopping
-from engine.trial.judge.contention import ContentionMonitor, OtherWork
+from engine.trial.judge import devices
+from engine.trial.judge.caches import peaks_cache
 from engine.trial.judge.failures import TrialFailed
-from engine.trial.judge.host_client import Host
+from engine.trial.judge.inputs.loaded_ahead import load_perturbations
 from engine.trial.judge.interleaving import HOT, CacheFlush, Contestants, PairSetup, Probe
 from engine.trial.judge.judge_tools import JudgeTools
-from engine.trial.judge.loaded_ahead import load_perturbations
-from engine.trial.judge.measurement import by_workload, doubted_if_unlike
 from engine.trial.judge.memory_room import needs_of
 from engine.trial.judge.module_weights import ModuleWeights
 from engine.trial.judge.process_pairs import ProcessPairs
 from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.retrying import retried
+from engine.trial.judge.runners.host_client import Host
 from engine.trial.judge.sustained_suite import SustainedSuite
-from engine.trial.judge.timing import KERNEL, PairTimes, raw
+from engine.trial.judge.timing import conditions, roofline, stopping
+from engine.trial.judge.timing.contention import ContentionMonitor, OtherWork
+from engine.trial.judge.timing.measurement import by_workload, doubted_if_unlike
+from engine.trial.judge.timing.pair_times import KERNEL, PairTimes, raw
 from engine.trial.judge.workload_trial import WorkloadTrial
 from engine.trial.protocol import (
     OTHER,

@@ -12,21 +12,21 @@ import torch
 from engine.domain.model import Contract, FailureKind, Role
 from engine.domain.problem_format import FormatVerdict
 from engine.problem.reference import Reference
-from engine.trial.judge.call_times import CallHook, Timing
-from engine.trial.judge.cases import fresh_seed
-from engine.trial.judge.comparison import NO_ERROR, Errors
 from engine.trial.judge.failures import TrialFailed
-from engine.trial.judge.findings import Findings
+from engine.trial.judge.inputs.cases import fresh_seed
+from engine.trial.judge.inputs.perturbations import OWN
 from engine.trial.judge.memory_room import rehearse_float64
-from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.relative_errors import RelativeErrors
-from engine.trial.judge.repeated_writes import DISTINCT
-from engine.trial.judge.runner_client import RunnerClient
-from engine.trial.judge.runner_memory import Outputs, RunnerMemory
-from engine.trial.judge.taken_outputs import Left, largest_difference
+from engine.trial.judge.outputs.comparison import NO_ERROR, Errors
+from engine.trial.judge.outputs.relative_errors import RelativeErrors
+from engine.trial.judge.outputs.taken_outputs import Left, largest_difference
+from engine.trial.judge.runners.runner_client import RunnerClient
+from engine.trial.judge.runners.runner_memory import Outputs, RunnerMemory
+from engine.trial.judge.runners.watch import Watch
 from engine.trial.judge.test_bed import TestBed
-from engine.trial.judge.tolerance import CheckResult, within
-from engine.trial.judge.watch import Watch
+from engine.trial.judge.timing.call_times import CallHook, Timing
+from engine.trial.judge.tolerance.findings import Findings
+from engine.trial.judge.tolerance.policy import CheckResult, within
+from engine.trial.judge.tolerance.repeated_writes import DISTINCT
 from engine.trial.messages import RunKernel
 from engine.trial.protocol import Candidate
 from engine.trial.shared.layout import nbytes

@@ -22,7 +22,7 @@ from engine.domain.memory_plan import (
 from engine.domain.memory_planning import is_short_of_memory, plans
 from engine.domain.model import Device, Operand, Role
 from engine.problem.reference import Reference
-from engine.trial.judge.cases import fresh_seed
+from engine.trial.judge.inputs.cases import fresh_seed
 from engine.trial.shared.layout import ALIGNMENT, GUARD, nbytes
 
 _CONTEXT = 600 << 20

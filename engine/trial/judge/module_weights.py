@@ -24,7 +24,7 @@ from engine.domain.regimes import Sustained
 from engine.problem.constant_parameters import Varied
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.judged_calls import CheckTally, fresh_call
-from engine.trial.judge.runner_client import RunnerClient
+from engine.trial.judge.runners.runner_client import RunnerClient
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.protocol import Candidate
 

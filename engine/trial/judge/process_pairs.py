@@ -10,7 +10,7 @@ from engine.trial.judge.failures import blaming
 from engine.trial.judge.interleaving import Contestants
 from engine.trial.judge.module_weights import ModuleWeights, has_weights
 from engine.trial.judge.process_pool import LOAD_S, ProcessPool
-from engine.trial.judge.runner_client import RunnerClient
+from engine.trial.judge.runners.runner_client import RunnerClient
 from engine.trial.judge.workload_trial import Pair, Say, TakePair, WorkloadTrial
 from engine.trial.protocol import OTHER, Candidate
 

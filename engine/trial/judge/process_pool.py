@@ -17,15 +17,15 @@ from engine.domain.memory_plan import ROOMY, MemoryPlan
 from engine.domain.model import Device, Problem
 from engine.problem.constant_parameters import Varied
 from engine.problem.values import map_arguments
-from engine.trial.judge import stopping
-from engine.trial.judge.gate import DeviceGate
-from engine.trial.judge.host_client import Host, cores
-from engine.trial.judge.input_dump import module_arguments
-from engine.trial.judge.runner_client import RunnerClient
-from engine.trial.judge.spare_runners import SpareRunners
+from engine.trial.judge.inputs.input_dump import module_arguments
+from engine.trial.judge.runners.gate import DeviceGate
+from engine.trial.judge.runners.host_client import Host, cores
+from engine.trial.judge.runners.runner_client import RunnerClient
+from engine.trial.judge.runners.spare_runners import SpareRunners
+from engine.trial.judge.runners.trusted_runner import TrustedRunner
 from engine.trial.judge.test_bed import TestBed
-from engine.trial.judge.timing import BY_JUDGES_CLOCK, NATIVE, null_name, path_of
-from engine.trial.judge.trusted_runner import TrustedRunner
+from engine.trial.judge.timing import stopping
+from engine.trial.judge.timing.pair_times import BY_JUDGES_CLOCK, NATIVE, null_name, path_of
 from engine.trial.messages import ArenaHandle, LoadKernel, RunKernel
 from engine.trial.protocol import OTHER, Candidate, WorkloadBinary
 from engine.trial.shared import arena

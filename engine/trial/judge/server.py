@@ -29,13 +29,14 @@ from engine.problem.reference import Reference
 from engine.problem.reference_step import limit_steps
 from engine.trial import protocol as p
 from engine.trial.channel import Channel, ChannelClosed
-from engine.trial.judge import devices, roofline
-from engine.trial.judge.cases import fresh_seed
-from engine.trial.judge.contention import OtherWork
+from engine.trial.judge import devices
 from engine.trial.judge.failures import TrialFailed
-from engine.trial.judge.host_client import EarlyHosts
-from engine.trial.judge.input_dump import dump_inputs, module_arguments
+from engine.trial.judge.inputs.cases import fresh_seed
+from engine.trial.judge.inputs.input_dump import dump_inputs, module_arguments
 from engine.trial.judge.judge import Judge
+from engine.trial.judge.runners.host_client import EarlyHosts
+from engine.trial.judge.timing import roofline
+from engine.trial.judge.timing.contention import OtherWork
 from engine.trial.messages import Message
 
 _PR_SET_PDEATHSIG = 1

@@ -18,18 +18,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from engine.domain.model import FailureKind
-from engine.trial.judge.call_order import CallOrder
-from engine.trial.judge.call_times import CallHook, During
-from engine.trial.judge.conditions import UnderLoad
 from engine.trial.judge.failures import TrialFailed, blaming
+from engine.trial.judge.inputs.perturbations import OWN
 from engine.trial.judge.interleaving import Contestants, PairSetup
 from engine.trial.judge.judged_calls import CheckTally, judge_outputs, receive_delivered, still_written, unreadable_outputs_fail
-from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.runner_client import RunnerClient
-from engine.trial.judge.sustained_times import Burst, ContestantTurn, Pace, SustainedPair, is_lowered, is_steady, is_unthrottled
+from engine.trial.judge.runners.runner_client import RunnerClient
+from engine.trial.judge.runners.watch import Watch
 from engine.trial.judge.test_bed import TestBed
-from engine.trial.judge.timing import KERNEL, NATIVE, NULL, null_name, path_of
-from engine.trial.judge.watch import Watch
+from engine.trial.judge.timing.call_order import CallOrder
+from engine.trial.judge.timing.call_times import CallHook, During
+from engine.trial.judge.timing.conditions import UnderLoad
+from engine.trial.judge.timing.pair_times import KERNEL, NATIVE, NULL, null_name, path_of
+from engine.trial.judge.timing.sustained_times import (
+    Burst,
+    ContestantTurn,
+    Pace,
+    SustainedPair,
+    is_lowered,
+    is_steady,
+    is_unthrottled,
+)
 from engine.trial.messages import RunKernel
 
 _TURNS = 2

@@ -11,12 +11,12 @@ from typing import Protocol
 from engine.domain import stats, suite
 from engine.domain.model import Interval
 from engine.domain.regimes import Regime
-from engine.trial.judge import stopping, sustained_times
 from engine.trial.judge.interleaving import Contestants
-from engine.trial.judge.measurement import by_workload
 from engine.trial.judge.module_weights import ModuleWeights
-from engine.trial.judge.sustained_times import SustainedPair
-from engine.trial.judge.timing import KERNEL
+from engine.trial.judge.timing import stopping, sustained_times
+from engine.trial.judge.timing.measurement import by_workload
+from engine.trial.judge.timing.pair_times import KERNEL
+from engine.trial.judge.timing.sustained_times import SustainedPair
 from engine.trial.judge.workload_trial import Say, TakePair, WorkloadTrial
 from engine.trial.protocol import OTHER, Candidate, MeasureReply, SustainReply
 

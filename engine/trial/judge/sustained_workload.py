@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from engine.domain import stats
 from engine.domain.model import Measurement, Signature
 from engine.domain.regimes import Sustained
-from engine.trial.judge import plausibility, roofline, sustained_times
 from engine.trial.judge.baselines import Baselines
 from engine.trial.judge.interleaving import Contestants
 from engine.trial.judge.judge_tools import JudgeTools
 from engine.trial.judge.sustained import SustainedTrial
-from engine.trial.judge.sustained_times import PACES, SustainedPair, still_busy, unresolved
 from engine.trial.judge.test_bed import TestBed
-from engine.trial.judge.timing import KERNEL
+from engine.trial.judge.timing import plausibility, roofline, sustained_times
+from engine.trial.judge.timing.pair_times import KERNEL
+from engine.trial.judge.timing.sustained_times import PACES, SustainedPair, still_busy, unresolved
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,27 +21,27 @@ from engine.domain.problem_format import FormatVerdict
 from engine.problem.constant_parameters import Varied
 from engine.problem.reference import Reference
 from engine.problem.values import contiguous, tensors
-from engine.trial.judge.blocks import as_integers
-from engine.trial.judge.calibration import Calibration
-from engine.trial.judge.cases import Case, draws_alike, fresh_seed, output_names
-from engine.trial.judge.comparison import NO_ERROR
-from engine.trial.judge.draw import Draw, draws, has_outputs
-from engine.trial.judge.eager_outputs import EagerOutputs
-from engine.trial.judge.findings import Findings
-from engine.trial.judge.format_check import format_verdict, ruling_of_several
 from engine.trial.judge.guards import PATTERN, Guards
+from engine.trial.judge.inputs.cases import Case, draws_alike, fresh_seed, output_names
+from engine.trial.judge.inputs.draw import Draw, draws, has_outputs
+from engine.trial.judge.inputs.perturbations import OWN, can_change_some
+from engine.trial.judge.inputs.swaps import swap_few, with_swaps
 from engine.trial.judge.lent_weights import LentWeights
-from engine.trial.judge.mismatch_tally import with_evidence
-from engine.trial.judge.perturbations import OWN, can_change_some
-from engine.trial.judge.policies import AllclosePolicy
-from engine.trial.judge.reference_on_case import ReferenceOnCase
-from engine.trial.judge.repeated_writes import unless_undefined
-from engine.trial.judge.runner_memory import Outputs
-from engine.trial.judge.swaps import swap_few, with_swaps
-from engine.trial.judge.taken_outputs import Left, OutputTaker, Taken
-from engine.trial.judge.tolerance import CheckResult
-from engine.trial.judge.watch import Watch
-from engine.trial.judge.written_memory import WrittenMemory
+from engine.trial.judge.outputs.blocks import as_integers
+from engine.trial.judge.outputs.comparison import NO_ERROR
+from engine.trial.judge.outputs.taken_outputs import Left, OutputTaker, Taken
+from engine.trial.judge.runners.runner_memory import Outputs
+from engine.trial.judge.runners.watch import Watch
+from engine.trial.judge.runners.written_memory import WrittenMemory
+from engine.trial.judge.tolerance.calibration import Calibration
+from engine.trial.judge.tolerance.eager_outputs import EagerOutputs
+from engine.trial.judge.tolerance.findings import Findings
+from engine.trial.judge.tolerance.format_check import format_verdict, ruling_of_several
+from engine.trial.judge.tolerance.mismatch_tally import with_evidence
+from engine.trial.judge.tolerance.policies import AllclosePolicy
+from engine.trial.judge.tolerance.policy import CheckResult
+from engine.trial.judge.tolerance.reference_on_case import ReferenceOnCase
+from engine.trial.judge.tolerance.repeated_writes import unless_undefined
 from engine.trial.messages import ArenaHandle, Slot
 from engine.trial.shared import arena
 from engine.trial.shared.layout import NAN_BYTES, POISONS, operand_bytes, plan_layout

@@ -17,11 +17,11 @@ from engine.domain.model import Device, Workload
 from engine.problem.loading import is_out_of_memory
 from engine.problem.reference import Reference
 from engine.problem.reference_step import StepTooLong, steps_at_most
-from engine.trial.judge.calibration import Calibration
-from engine.trial.judge.known_calibrations import KnownCalibrations
 from engine.trial.judge.memory_room import independent_rows, plans_for, rehearse_calibration, release_unused
 from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.test_bed import TestBed
+from engine.trial.judge.tolerance.calibration import Calibration
+from engine.trial.judge.tolerance.known_calibrations import KnownCalibrations
 from engine.trial.protocol import OpenRequest
 
 _OTHER_S, _OTHERS_S = 3.0, 6.0

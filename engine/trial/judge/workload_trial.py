@@ -18,26 +18,26 @@ from engine.domain.model import FailureKind, Interval, Measurement, Role, Verifi
 from engine.domain.preparation import CorrectnessCheck, Peaks, Preparation
 from engine.problem.chance_holdout import BY_CHANCE
 from engine.problem.reference import Reference
-from engine.trial.judge import plausibility, roofline
 from engine.trial.judge.baselines import Baselines
-from engine.trial.judge.call_order import first_checks
-from engine.trial.judge.correctness_check import describe_check
 from engine.trial.judge.failures import TrialFailed
-from engine.trial.judge.fused_comparison import compile_ahead
+from engine.trial.judge.inputs.perturbations import AT_ENDS, AT_ENDS_OF_ONE, OWN, dimensions
 from engine.trial.judge.interleaving import Contestants, run_pair
 from engine.trial.judge.judge_tools import JudgeTools
 from engine.trial.judge.judged_calls import CheckTally, check_workspace, difference_of_calls, fresh_call, rehearse_check
-from engine.trial.judge.known_calibrations import KnownCalibrations, shape_text
-from engine.trial.judge.measurement import MeasurementReport
 from engine.trial.judge.memory_room import needs_of, release_unused
-from engine.trial.judge.mismatch_tally import on_holdout
-from engine.trial.judge.perturbations import AT_ENDS, AT_ENDS_OF_ONE, OWN, dimensions
-from engine.trial.judge.runner_client import RunnerClient
-from engine.trial.judge.sustained_times import SustainedPair
+from engine.trial.judge.outputs.fused_comparison import compile_ahead
+from engine.trial.judge.runners.runner_client import RunnerClient
 from engine.trial.judge.sustained_workload import SustainedWorkload
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.test_beds import TestBeds
-from engine.trial.judge.timing import KERNEL, PairTimes, cost_share, log_ratios, samples_for, shared_samples
+from engine.trial.judge.timing import plausibility, roofline
+from engine.trial.judge.timing.call_order import first_checks
+from engine.trial.judge.timing.measurement import MeasurementReport
+from engine.trial.judge.timing.pair_times import KERNEL, PairTimes, cost_share, log_ratios, samples_for, shared_samples
+from engine.trial.judge.timing.sustained_times import SustainedPair
+from engine.trial.judge.tolerance.correctness_check import describe_check
+from engine.trial.judge.tolerance.known_calibrations import KnownCalibrations, shape_text
+from engine.trial.judge.tolerance.mismatch_tally import on_holdout
 from engine.trial.protocol import Candidate, OpenRequest, PreparedWorkload
 
 Say = Callable[[str], None]

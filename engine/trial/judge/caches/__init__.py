@@ -1,0 +1,1 @@
+"""What the engine keeps of a judge's work for later sessions."""

@@ -1,0 +1,1 @@
+"""Inputs of a trial: how they are drawn, and the perturbed ones."""

@@ -1,0 +1,1 @@
+"""Outputs compared with the expected ones: blocks, errors, patterns of what is wrong."""

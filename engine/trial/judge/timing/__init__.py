@@ -1,0 +1,1 @@
+"""Times of calls: clocks, conditions, stopping rules, and what is plausible."""
