@@ -24,7 +24,7 @@ from engine.export.plan_host import ENTRY, ERROR_REPORTER, TROUBLE, launcher
 from engine.export.template import fill, keep_apart, literal, template
 from engine.export.triton_host import triton_launcher
 from engine.problem import header, names
-from engine.problem import reference_code as reference
+from engine.problem.files import reference_code as reference
 from engine.toolchain import plan as launch_plan
 from engine.toolchain import resolution
 from engine.toolchain.kernel_build import for_shape

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from engine.domain.model import Device, Problem, Workload
 from engine.export.template import literal
-from engine.problem import reference_code
+from engine.problem.files import reference_code
 from engine.problem.formats.solutions import inlined
 
 _IMPORT = "from espalier_tensors import stored as _stored\n"

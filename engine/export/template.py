@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from engine.domain import python_syntax
-from engine.problem.reference_code import bound_names
+from engine.problem.files.reference_code import bound_names
 
 _FOLDER = Path(__file__).with_name("templates")
 _STAND_IN = "Model"

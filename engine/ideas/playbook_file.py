@@ -14,8 +14,8 @@ import msgspec
 
 from engine.domain.errors import KernelCodeError, ProposerError
 from engine.domain.model import CATEGORIES, Dialect, IdeaText, Tunable
-from engine.problem import strict_toml
-from engine.problem.strict_toml import TomlError
+from engine.problem.files import strict_toml
+from engine.problem.files.strict_toml import TomlError
 from engine.toolchain.kernel_file import KernelCode, read_kernel_file
 from engine.toolchain.tunables import Rule, parse_requires, parse_tunables
 

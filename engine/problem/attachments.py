@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from engine.domain import python_syntax
-from engine.problem.reference_code import with_device
+from engine.problem.files.reference_code import with_device
 
 TENSORS = "espalier_tensors"
 """The module whose ``stored(name)`` returns an attached tensor."""

@@ -13,10 +13,10 @@ import msgspec
 from engine.domain.errors import ProblemError
 from engine.domain.model import Dialect, Number, Problem, Workload
 from engine.journal.shipped import shipped_folder
-from engine.problem import reference_code, strict_toml
-from engine.problem.digest import content_digest
+from engine.problem.files import reference_code, strict_toml
+from engine.problem.files.digest import content_digest
+from engine.problem.files.strict_toml import TomlError
 from engine.problem.formats import recognise
-from engine.problem.strict_toml import TomlError
 
 REFERENCE = "reference.py"
 TABLE = "problem.toml"

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.domain.errors import ProblemError
-from engine.problem.operands import model_tensors
-from engine.problem.values import (
+from engine.problem.arguments.values import (
     OutputLayout,
     contiguous,
     kind_without_strides,
@@ -19,6 +18,7 @@ from engine.problem.values import (
     storage,
     tensors,
 )
+from engine.problem.operands import model_tensors
 
 _TO_DENSE = {"sparse": ".to_dense()", "nested": ".to_padded_tensor(0.0)", "quantized": ".dequantize()"}
 """What makes a dense tensor of one that ``kind_without_strides`` names."""

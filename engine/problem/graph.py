@@ -22,14 +22,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from engine.domain.model import Role
+from engine.problem.arguments.values import map_arguments, output_tensors, tensors
+from engine.problem.counting.recurrences import TracingLimits, TracingStopped
 from engine.problem.graph_ir import Argument, ConstantTable, Graph, Node, Ref, Scalar, TensorType, Unsupported
 from engine.problem.loading import LoadedReference, plain_tensors
-from engine.problem.out_arguments import OutArguments
-from engine.problem.randomness import seeded
-from engine.problem.recurrences import TracingLimits, TracingStopped
 from engine.problem.reference import Reference
 from engine.problem.reference_step import StepTooLong, one_step
-from engine.problem.values import map_arguments, output_tensors, tensors
+from engine.problem.torch_modes.out_arguments import OutArguments
+from engine.problem.torch_modes.randomness import seeded
 
 MAX_TABLE_ELEMENTS = 4096
 """Largest constant tensor that may be written into a kernel's code."""

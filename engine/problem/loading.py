@@ -21,13 +21,14 @@ from torch import Tensor, nn
 
 from engine.domain.errors import DeviceError, ProblemError
 from engine.domain.model import Problem, Workload
-from engine.problem import argument_objects, reference_code
+from engine.problem.arguments import argument_objects
+from engine.problem.arguments.values import contiguous, kind_without_strides, map_arguments, tensors
 from engine.problem.attachments import Attachments
-from engine.problem.class_definitions import definitions
-from engine.problem.cleared_memory import ClearedMemory
+from engine.problem.files import reference_code
+from engine.problem.files.class_definitions import definitions
+from engine.problem.files.source_module import source_module
 from engine.problem.reference_step import StepTooLong, one_step
-from engine.problem.source_module import source_module
-from engine.problem.values import contiguous, kind_without_strides, map_arguments, tensors
+from engine.problem.torch_modes.cleared_memory import ClearedMemory
 
 Made = TypeVar("Made")
 

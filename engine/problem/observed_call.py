@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from engine.problem.model_state import ModelState
-from engine.problem.randomness import fingerprint
+from engine.problem.arguments.model_state import ModelState
+from engine.problem.arguments.values import equal_values, tensors
 from engine.problem.side_effects import SideEffects
-from engine.problem.values import equal_values, tensors
-from engine.problem.versions import Versions
+from engine.problem.torch_modes.randomness import fingerprint
+from engine.problem.torch_modes.versions import Versions
 
 
 class ObservedCall:

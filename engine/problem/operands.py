@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from engine.domain.model import Number, Operand, Role
 from engine.problem import names
-from engine.problem.argument_objects import is_object, named_parts
+from engine.problem.arguments.argument_objects import is_object, named_parts
+from engine.problem.arguments.values import tensors
 from engine.problem.loading import plain_tensors
-from engine.problem.values import tensors
 
 Row = tuple[str, Role, Tensor]
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from engine.domain.memory_plan import KEPT_WIDE
-from engine.problem import batched_convolution
 from engine.problem.loading import plain_tensors
-from engine.problem.operator_mode import OperatorMode
+from engine.problem.torch_modes import batched_convolution
+from engine.problem.torch_modes.operator_mode import OperatorMode
 
 _NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _EIGHT_BITS = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})

@@ -6,7 +6,6 @@ or clocks.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,32 +15,42 @@ from types import ModuleType
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.domain.errors import ProblemError
 from engine.domain.model import Problem, Role, Signature, Workload
-from engine.problem import device_asserts, header, row_slices
-from engine.problem.allocation_counter import WIDENING, AllocationCounter, ForwardMemory, exact_bytes
-from engine.problem.bytes_read import ReadCounter
-from engine.problem.constant_parameters import Constant, Varied, counted_constants, varied_constants, with_usable_signs
-from engine.problem.drawn_integers import Range, drawn_ranges, takes_integers
-from engine.problem.fake_conversion import convertible_modules
-from engine.problem.fake_norms import BatchNormShapes
+from engine.problem import header
+from engine.problem.arguments import row_slices
+from engine.problem.arguments.constant_parameters import (
+    Constant,
+    Varied,
+    counted_constants,
+    varied_constants,
+    with_usable_signs,
+)
+from engine.problem.arguments.drawn_integers import Range, drawn_ranges, takes_integers
+from engine.problem.arguments.model_state import ModelState
+from engine.problem.arguments.scalar_arguments import Change, usable_change, vary_scalars
+from engine.problem.arguments.values import (
+    OutputLayout,
+    contiguous,
+    equal_values,
+    is_dense,
+    map_arguments,
+    tensors,
+)
+from engine.problem.counting.allocation_counter import ForwardMemory
+from engine.problem.counting.forward_trace import ForwardTrace, trace_of_run, trace_on_fake_tensors
+from engine.problem.counting.operation_count import OperationCounter
 from engine.problem.formats.declared import check_outputs
 from engine.problem.forward_outputs import ForwardOutputs, LentOutputs
-from engine.problem.forward_trace import ForwardTrace
-from engine.problem.large_draws import drawn_on
 from engine.problem.loading import Construction, LoadedReference, is_out_of_memory, use_device
-from engine.problem.model_state import ModelState
 from engine.problem.observed_call import ObservedCall
 from engine.problem.operands import argument_rows, model_tensors, named_constants, named_operands
-from engine.problem.operation_count import OperationCounter
 from engine.problem.precision import WideModels, cast, cast_model, float64_arithmetic
-from engine.problem.randomness import seeded
-from engine.problem.recurrences import OneTimeStep
-from engine.problem.scalar_arguments import Change, usable_change, vary_scalars
 from engine.problem.side_effects import SideEffects
-from engine.problem.values import OutputLayout, contiguous, equal_values, is_dense, map_arguments, output_tensors, tensors
+from engine.problem.torch_modes import device_asserts
+from engine.problem.torch_modes.large_draws import drawn_on
+from engine.problem.torch_modes.randomness import seeded
 
 _FORWARD_SEED = 0
 """Seed for random numbers drawn by a forward, so that two calls agree."""
@@ -328,7 +337,7 @@ class Reference:
         if self._traced is not None or self.must_run:
             return self._traced is not None
         with self._loaded.explain_errors("forward()", self.device):
-            trace = self._trace_fake()
+            trace = trace_on_fake_tensors(self.problem, self.workload, self.device, _FORWARD_SEED)
         if trace is not None:
             self._traced = self._signature(trace), trace.operations, trace.memory
         self.must_run = self._traced is None
@@ -341,46 +350,11 @@ class Reference:
         assert self._traced is not None
         return self._traced
 
-    def _trace_fake(self) -> ForwardTrace | None:
-        """The forward on fake tensors; ``None`` if it reads tensors' contents or leaves torch."""
-        allocated, read, counter = AllocationCounter(), ReadCounter(), OperationCounter(self.device)
-        try:
-            # A separate module: objects at the module's top level must never hold fake tensors.
-            loaded = LoadedReference(self.problem, self.workload)
-            with ExitStack() as stack:
-                stack.enter_context(seeded(_FORWARD_SEED, self.device))
-                stack.enter_context(warnings.catch_warnings())
-                warnings.simplefilter("ignore")
-                modes = FakeTensorMode(allow_non_fake_inputs=True), BatchNormShapes(), torch.no_grad(), convertible_modules()
-                for mode in modes:
-                    stack.enter_context(mode)
-                inputs = loaded.make_inputs(self.device, clears=False)
-                with self.device:
-                    model = loaded.make_model(self.device)
-                state = model_tensors(model)
-                if self.device.type == "cpu":
-                    stack.enter_context(OneTimeStep(counter, read))
-                with allocated, read, counter:
-                    returned = model(*map_arguments(lambda t: t, inputs))  # which may change objects
-                outputs = tuple(output_tensors(returned, self.device))
-                counter.compared.name(state)
-                if not all(map(is_dense, outputs)) or not any(output.numel() for output in outputs):
-                    return None  # running it says so
-                memory = ForwardMemory(allocated.peak, exact_bytes(model, inputs, allocated.peak))
-                return ForwardTrace(state, inputs, outputs, counter, memory, read)
-        except (Exception, SystemExit):  # whatever a reference raises on fake tensors; the caller uses real ones
-            return None
-
     def _run(self) -> ForwardTrace:
         inputs, model = self.inputs(_FORWARD_SEED), self.model(_FORWARD_SEED, sample=True)
         if self._side_effects is None:
             self.call(model, inputs)  # the first call also compares, which would be counted
-        allocated, read, counter = AllocationCounter(), ReadCounter(), OperationCounter(self.device)
-        with allocated, read, counter:
-            outputs = self.call(model, inputs)
-        peak, state = allocated.peak, model_tensors(model)
-        counter.compared.name(state)
-        return ForwardTrace(state, inputs, outputs, counter, ForwardMemory(peak, WIDENING * peak), read)
+        return trace_of_run(self.call, model, inputs, self.device)
 
     def _signature(self, trace: ForwardTrace) -> Signature:
         rows, scalars, plain = argument_rows(self._loaded.forward_names(len(trace.inputs)), trace.inputs)

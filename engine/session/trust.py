@@ -26,7 +26,7 @@ from engine.ideas.models.providers import PROVIDERS, endpoint
 from engine.journal import store, trust_records, user_folders
 from engine.journal.shipped import is_shipped
 from engine.problem import catalog
-from engine.problem.digest import problem_digest
+from engine.problem.files.digest import problem_digest
 from engine.report.text.shell import quoted
 from engine.sandbox.trial_sandbox import judge_reason
 

@@ -6,6 +6,7 @@ import inspect
 import re
 import tomllib
 
+import pytest
 from architecture.source import ROOT
 
 from engine.domain import folds, rules
@@ -30,10 +31,12 @@ def test_the_parts_of_the_trial_are_those_of_the_contract() -> None:
     assert sorted(named) == sorted(layers("engine.trial"))
 
 
-def test_the_folders_of_the_judge_are_in_the_order_of_the_contract() -> None:
-    folders = [path.parent.name for path in (ROOT / "engine" / "trial" / "judge").glob("*/__init__.py")]
-    named = re.findall(r"^\| · · `judge/(\w+)/` \|", PAGE, re.MULTILINE)
-    assert named == [name for name in layers("engine.trial.judge") if name in folders]
+@pytest.mark.parametrize("package", ["problem", "trial/judge"])
+def test_the_folders_of_a_package_are_in_the_order_of_its_contract(package: str) -> None:
+    place = f"engine/{package}"
+    folders = [path.parent.name for path in (ROOT / place).glob("*/__init__.py")]
+    named = re.findall(rf"^\|(?: ·)+ `{package.rsplit('/')[-1]}/(\w+)/` \|", PAGE, re.MULTILINE)
+    assert named == [name for name in layers(place.replace("/", ".")) if name in folders]
     assert sorted(named) == sorted(folders)
 
 

@@ -24,10 +24,10 @@ from engine.codegen.naive import naive
 from engine.domain.errors import ToolchainError
 from engine.domain.model import Contract, Dialect, Operand, Role, Signature, Workload
 from engine.problem import catalog, header, names
+from engine.problem.arguments.values import tensors
 from engine.problem.graph import trace, trace_reference
 from engine.problem.graph_ir import Graph
 from engine.problem.reference import Reference
-from engine.problem.values import tensors
 from engine.toolchain.compilers import find_nvcc
 from engine.toolchain.expressions import evaluate
 from engine.toolchain.plan import NameRef, parse_plan

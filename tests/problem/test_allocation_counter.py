@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import ProfilerActivity, profile
 
-from engine.problem.allocation_counter import AllocationCounter
+from engine.problem.counting.allocation_counter import AllocationCounter
 
 ONE, OTHER = torch.rand(300, 400), torch.rand(300, 400)
 SMALL = 40_000

@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 from engine.domain.errors import ProblemError
-from engine.problem import argument_objects, catalog
+from engine.problem import catalog
+from engine.problem.arguments import argument_objects
+from engine.problem.arguments.scalar_arguments import Change, scalars, vary_scalars
+from engine.problem.arguments.values import map_arguments, tensors
 from engine.problem.reference import Reference
-from engine.problem.scalar_arguments import Change, scalars, vary_scalars
-from engine.problem.values import map_arguments, tensors
 
 HEAD = """
 from dataclasses import dataclass, field

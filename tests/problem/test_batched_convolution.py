@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.problem import batched_convolution, precision
+from engine.problem import precision
+from engine.problem.torch_modes import batched_convolution
 
 
 @st.composite

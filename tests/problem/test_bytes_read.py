@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from engine.domain.model import Role, Signature
 from engine.problem import catalog
-from engine.problem.bytes_read import ReadCounter
+from engine.problem.counting.bytes_read import ReadCounter
 from engine.problem.reference import Reference
 
 ROWS, WIDTH = 1000, 64

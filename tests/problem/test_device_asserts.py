@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine.problem.device_asserts import checked
-from engine.problem.operation_count import OperationCounter
+from engine.problem.counting.operation_count import OperationCounter
+from engine.problem.torch_modes.device_asserts import checked
 
 GPU = torch.device("cuda:0")
 TABLE = torch.zeros(5, 3)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from trial.ground import tiny
 
-from engine.problem.drawn_integers import Range, drawn_ranges
+from engine.problem.arguments.drawn_integers import Range, drawn_ranges
 from engine.problem.reference import Reference
 
 Made = Callable[[], object]

@@ -13,9 +13,10 @@ from torch._subclasses import FakeTensorMode
 
 from engine.domain.errors import ProblemError
 from engine.domain.model import Workload
-from engine.problem import catalog, fake_norms
-from engine.problem.fake_norms import BatchNormShapes
+from engine.problem import catalog
 from engine.problem.reference import Reference
+from engine.problem.torch_modes import fake_norms
+from engine.problem.torch_modes.fake_norms import BatchNormShapes
 
 LAYERS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 SHAPES = [(4, 3), (4, 3, 7), (4, 3, 5, 6), (2, 3, 4, 5, 6)]

@@ -22,7 +22,7 @@ from engine.domain.model import ENGINE, Problem
 from engine.domain.settings import Settings
 from engine.journal import codec
 from engine.problem import catalog
-from engine.problem.digest import problem_digest
+from engine.problem.files.digest import problem_digest
 from engine.problem.formats import axis_expressions, solutions
 from engine.problem.formats.axis_expressions import ExpressionError
 from engine.problem.reference import Reference

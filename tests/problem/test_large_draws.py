@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from engine.problem import large_draws
+from engine.problem.torch_modes import large_draws
 
 HERE = torch.device("cpu")
 

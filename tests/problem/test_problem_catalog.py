@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from engine.domain.errors import ProblemError
 from engine.domain.model import Workload
-from engine.problem import catalog, reference_code
+from engine.problem import catalog
+from engine.problem.files import reference_code
 
 SHIPPED = (
     "attention_fp16",

@@ -11,12 +11,13 @@ from torch import nn
 
 from engine.codegen.naive import naive
 from engine.domain.model import Contract, Dialect, Role
-from engine.problem import catalog, recurrences
-from engine.problem.bytes_read import ReadCounter
+from engine.problem import catalog
+from engine.problem.counting import recurrences
+from engine.problem.counting.bytes_read import ReadCounter
+from engine.problem.counting.operation_count import OperationCounter
+from engine.problem.counting.recurrences import OneTimeStep
 from engine.problem.graph import trace_reference
 from engine.problem.graph_ir import Graph, Unsupported
-from engine.problem.operation_count import OperationCounter
-from engine.problem.recurrences import OneTimeStep
 from engine.problem.reference import Reference
 
 CELLS = ["LSTM", "GRU", "RNN"]
@@ -105,7 +106,7 @@ def test_a_loop_in_python_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.M
     )
     problem = catalog.find(str(file))
     found = Reference(problem, problem.workloads[0])
-    monkeypatch.setattr(found, "_trace_fake", lambda: None)
+    monkeypatch.setattr("engine.problem.reference.trace_on_fake_tensors", lambda *_: None)
     monkeypatch.setattr(recurrences, "MAX_CPU_S", 0.1)
     refused = trace_reference(found)
     assert isinstance(refused, Unsupported)

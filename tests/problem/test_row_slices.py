@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from engine.problem import catalog
+from engine.problem.arguments.row_slices import IndependentRows
 from engine.problem.reference import Reference
-from engine.problem.row_slices import IndependentRows
 
 _TEMPLATE = """import torch
 from torch import nn

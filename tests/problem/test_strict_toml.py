@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.problem.strict_toml import TomlError, decode
+from engine.problem.files.strict_toml import TomlError, decode
 
 
 class Inner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

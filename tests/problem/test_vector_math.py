@@ -9,7 +9,7 @@ import pytest
 
 FIRST_CALLS = """
 import os, sys, torch
-from engine.problem import vector_math
+from engine.problem.torch_modes import vector_math
 
 torch.set_num_threads(2)
 vector_math.settle()

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from engine.domain.model import Operand, Role, Signature
 from engine.domain.preparation import Peaks
 from engine.problem import catalog
-from engine.problem.operation_count import OperationCounter
+from engine.problem.counting.operation_count import OperationCounter
 from engine.problem.reference import Reference
 from engine.trial.judge.timing import roofline
 

@@ -13,7 +13,7 @@ from trial.ground import tiny
 from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass, Workload
 from engine.problem import catalog
-from engine.problem.operation_count import family
+from engine.problem.counting.operation_count import family
 from engine.problem.reference import Reference
 from engine.trial.judge.inputs.cases import Case, default_class, make_case, output_dtype, output_names
 from engine.trial.judge.inputs.perturbations import COPIES, GRADED, OWN, SPECIAL, UNEQUAL, WIDE_ONLY

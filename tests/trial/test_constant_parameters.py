@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations
 from engine.domain import work as w
 from engine.domain.model import Contract, Dialect, FailureKind, Workload
 from engine.problem import catalog
-from engine.problem.constant_parameters import COPIED, FACTORS, NORMS, OTHERS, counted_constants, varied_constants
+from engine.problem.arguments.constant_parameters import COPIED, FACTORS, NORMS, OTHERS, counted_constants, varied_constants
 from engine.problem.reference import Reference
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
 from engine.trial.judge.tolerance.calibration import calibrate

@@ -12,8 +12,8 @@ import torch
 from engine.domain import work as w
 from engine.domain.model import Contract, Dialect, Workload
 from engine.problem import catalog
+from engine.problem.arguments.values import OutputLayout, output_layout
 from engine.problem.reference import Reference
-from engine.problem.values import OutputLayout, output_layout
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
 from engine.trial.judge.inputs.input_dump import module_arguments
 from engine.trial.runner.calls import OutputError

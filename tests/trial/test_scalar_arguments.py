@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from engine.domain import work as w
 from engine.domain.model import Contract, Dialect, FailureKind, Workload
 from engine.problem import catalog
+from engine.problem.arguments.scalar_arguments import Change, scalars, vary_scalars
 from engine.problem.reference import Reference
-from engine.problem.scalar_arguments import Change, scalars, vary_scalars
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
 
 REFERENCE = """

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from engine.domain.model import Workload
 from engine.problem import catalog
+from engine.problem.arguments.values import tensors
 from engine.problem.reference import Reference
-from engine.problem.values import tensors
 from engine.trial.judge.inputs.cases import make_case, output_names
 from engine.trial.judge.inputs.perturbations import INFINITIES, NANS, OWN
 from engine.trial.judge.tolerance.calibration import calibrate

@@ -21,7 +21,7 @@ from engine.domain.memory_plan import ROOMY
 from engine.domain.mismatch import Pattern
 from engine.domain.model import Problem, Workload
 from engine.problem import catalog
-from engine.problem.constant_parameters import Varied
+from engine.problem.arguments.constant_parameters import Varied
 from engine.problem.reference import Reference
 from engine.trial.judge import devices, guards, test_bed, workload_trial
 from engine.trial.judge.failures import TrialFailed

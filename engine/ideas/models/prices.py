@@ -19,8 +19,8 @@ from engine.domain.errors import ProposerError
 from engine.domain.model import Author, Usage
 from engine.ideas.models.providers import PROVIDERS
 from engine.journal.user_folders import config_folder
-from engine.problem import strict_toml
-from engine.problem.strict_toml import TomlError
+from engine.problem.files import strict_toml
+from engine.problem.files.strict_toml import TomlError
 
 SHIPPED = Path(__file__).with_name("prices.toml")
 _MILLION = 1_000_000

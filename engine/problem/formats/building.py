@@ -8,8 +8,8 @@ from pathlib import Path
 from engine.domain.errors import ProblemError
 from engine.domain.model import Problem, Workload
 from engine.domain.problem_format import FormatTolerance, ProblemFormat
-from engine.problem import reference_code
-from engine.problem.digest import content_digest
+from engine.problem.files import reference_code
+from engine.problem.files.digest import content_digest
 from engine.problem.formats import definitions, licences
 from engine.problem.formats.definition_json import InputJson, TensorJson, WorkloadJson
 from engine.problem.formats.definitions import Cases

@@ -18,7 +18,7 @@ from engine.domain import python_syntax
 from engine.domain.errors import ProblemError
 from engine.domain.model import Number, Workload
 from engine.domain.problem_format import FormatTensor, FormatTolerance
-from engine.problem import reference_code
+from engine.problem.files import reference_code
 from engine.problem.formats import axis_expressions, input_code
 from engine.problem.formats.axis_expressions import ExpressionError
 from engine.problem.formats.definition_json import AxisJson, DefinitionJson, InputJson, TensorJson, WorkloadJson

@@ -17,8 +17,8 @@ import yaml
 from engine.domain import python_syntax
 from engine.domain.errors import ProblemError
 from engine.journal.regular_file import open_regular
-from engine.problem import strict_toml
-from engine.problem.strict_toml import TomlError
+from engine.problem.files import strict_toml
+from engine.problem.files.strict_toml import TomlError
 
 T = TypeVar("T")
 LARGEST = 8 << 20

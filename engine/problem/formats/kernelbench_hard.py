@@ -14,7 +14,7 @@ import msgspec
 from engine.domain.errors import ProblemError
 from engine.domain.model import Number, Problem, Workload
 from engine.domain.problem_format import FormatTolerance, ProblemFormat
-from engine.problem import reference_code
+from engine.problem.files import reference_code
 from engine.problem.formats import building, licences
 from engine.problem.formats.documents import as_shape, literals, text_of, yaml_file
 

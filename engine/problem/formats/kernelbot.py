@@ -20,7 +20,7 @@ import msgspec
 from engine.domain.errors import ProblemError
 from engine.domain.model import Number, Problem, Workload
 from engine.domain.problem_format import FormatTolerance, ProblemFormat
-from engine.problem import reference_code
+from engine.problem.files import reference_code
 from engine.problem.formats import building, licences, output_memory
 from engine.problem.formats.documents import inside, shown, text_of, top_level, yaml_file
 from engine.problem.formats.output_memory import OutputMemory

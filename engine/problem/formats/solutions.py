@@ -16,7 +16,7 @@ from engine.domain import python_syntax
 from engine.domain.errors import KernelCodeError, ProblemError
 from engine.domain.model import Dialect, Problem
 from engine.domain.problem_format import ProblemFormat
-from engine.problem import reference_code
+from engine.problem.files import reference_code
 from engine.problem.formats import flashinfer, kernelbot, sol
 from engine.problem.formats.axis_expressions import literal
 from engine.problem.formats.documents import json_file, text_of

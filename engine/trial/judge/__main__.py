@@ -17,7 +17,7 @@ from functools import partial
 from typing import NoReturn
 
 from engine.domain.errors import DeviceError
-from engine.problem.imports import without_collections
+from engine.problem.torch_modes.imports import without_collections
 from engine.sandbox.supervisor import HOSTS, HOSTS_NOW
 from engine.trial.judge.runners.host_client import EarlyHosts
 from engine.trial.shared.cuda import driver

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from engine.domain.model import FailureKind, Measurement, Role, Signature
 from engine.domain.regimes import Sustained
-from engine.problem.constant_parameters import Varied
+from engine.problem.arguments.constant_parameters import Varied
 from engine.trial.judge.failures import TrialFailed
 from engine.trial.judge.judged_calls import CheckTally, fresh_call
 from engine.trial.judge.runners.runner_client import RunnerClient

@@ -15,8 +15,8 @@ import torch
 
 from engine.domain.memory_plan import ROOMY, MemoryPlan
 from engine.domain.model import Device, Problem
-from engine.problem.constant_parameters import Varied
-from engine.problem.values import map_arguments
+from engine.problem.arguments.constant_parameters import Varied
+from engine.problem.arguments.values import map_arguments
 from engine.trial.judge.inputs.input_dump import module_arguments
 from engine.trial.judge.runners.gate import DeviceGate
 from engine.trial.judge.runners.host_client import Host, cores

@@ -22,11 +22,11 @@ import torch
 
 from engine.domain.errors import DeviceError, EspalierError
 from engine.domain.model import Device
-from engine.problem import vector_math
 from engine.problem.graph_ir import TracedShape
-from engine.problem.imports import without_collections
 from engine.problem.reference import Reference
 from engine.problem.reference_step import limit_steps
+from engine.problem.torch_modes import vector_math
+from engine.problem.torch_modes.imports import without_collections
 from engine.trial import protocol as p
 from engine.trial.channel import Channel, ChannelClosed
 from engine.trial.judge import devices
@@ -196,7 +196,7 @@ def _drawn(reference: Reference, fds: list[int], *, module: bool) -> p.DrawReply
 def _about_problem(judge: Judge, request: p.PlanRequest | p.TraceRequest) -> p.PlanReply | p.TraceReply:
     if isinstance(request, p.PlanRequest):
         return p.PlanReply(judge.memory_plans())
-    from engine.problem import graph  # torch's decompositions take a moment to import, and a verdict needs none
+    from engine.problem import graph
 
     return p.TraceReply(tuple(TracedShape(r.signature(), graph.trace_reference(r)) for r in judge.references))
 

@@ -18,9 +18,9 @@ from engine.domain.errors import DeviceError
 from engine.domain.memory_plan import ROOMY, MemoryPlan
 from engine.domain.model import Device, Role
 from engine.domain.problem_format import FormatVerdict
-from engine.problem.constant_parameters import Varied
+from engine.problem.arguments.constant_parameters import Varied
+from engine.problem.arguments.values import contiguous, tensors
 from engine.problem.reference import Reference
-from engine.problem.values import contiguous, tensors
 from engine.trial.judge.guards import PATTERN, Guards
 from engine.trial.judge.inputs.cases import Case, draws_alike, fresh_seed, output_names
 from engine.trial.judge.inputs.draw import Draw, draws, has_outputs

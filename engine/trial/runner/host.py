@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
-from engine.problem.imports import without_collections
+from engine.problem.torch_modes.imports import without_collections
 from engine.sandbox.bubblewrap import PRIVATE
 from engine.trial.channel import Channel, ChannelClosed
 from engine.trial.messages import (
@@ -90,7 +90,7 @@ def _warm_up() -> None:
         import engine.problem.reference
         import engine.trial.runner.launchers
         import engine.trial.runner.modules  # noqa: F401
-        from engine.problem import vector_math
+        from engine.problem.torch_modes import vector_math
 
         vector_math.settle()
         if _on_gpu():

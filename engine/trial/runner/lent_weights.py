@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from engine.domain.model import Role
 from engine.problem import names
+from engine.problem.arguments.values import repeats_elements
 from engine.problem.loading import plain_tensors
 from engine.problem.operands import model_tensors
-from engine.problem.values import repeats_elements
 from engine.trial.messages import Slot
 from engine.trial.runner.calls import LentOperands
 

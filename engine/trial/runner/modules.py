@@ -21,12 +21,12 @@ import torch
 from torch import nn
 
 from engine.domain.model import Problem, Role, Workload
-from engine.problem.constant_parameters import varied_constants
-from engine.problem.large_draws import drawn_on
-from engine.problem.randomness import seeded
+from engine.problem.arguments.constant_parameters import varied_constants
+from engine.problem.arguments.values import OutputLayout, storage
+from engine.problem.files.source_module import source_module
 from engine.problem.reference import Reference
-from engine.problem.source_module import source_module
-from engine.problem.values import OutputLayout, storage
+from engine.problem.torch_modes.large_draws import drawn_on
+from engine.problem.torch_modes.randomness import seeded
 from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel
 from engine.trial.runner import lent_weights
 from engine.trial.runner.calls import LentOperands, OutputError, Send, Timed, checked_output, rotated

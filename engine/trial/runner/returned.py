@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.problem.values import OutputLayout
+from engine.problem.arguments.values import OutputLayout
 from engine.trial.runner.calls import OutputError
 
 

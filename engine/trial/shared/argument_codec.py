@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from engine.problem.argument_objects import is_object, made, parts
+from engine.problem.arguments.argument_objects import is_object, made, parts
 
 Mark = list[Any]
 Classes = Mapping[str, type]

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from engine.domain.model import PrecisionClass, Role
-from engine.problem.operation_count import SHIPPED_WITH_TF32
+from engine.problem.arguments.values import tensors
+from engine.problem.counting.operation_count import SHIPPED_WITH_TF32
 from engine.problem.reference import Reference
-from engine.problem.values import tensors
 from engine.trial.judge.inputs.perturbations import OWN, perturb
 from engine.trial.judge.outputs.blocks import as_integers
 

@@ -13,7 +13,7 @@ from random import Random
 import torch
 
 from engine.domain.model import Operand, Role
-from engine.problem.values import map_arguments, tensors
+from engine.problem.arguments.values import map_arguments, tensors
 from engine.trial.judge.inputs import structure
 
 _EXPONENT = 5

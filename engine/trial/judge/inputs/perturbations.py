@@ -16,8 +16,8 @@ from random import Random
 import torch
 
 from engine.domain.model import Operand, Role
-from engine.problem.drawn_integers import Range
-from engine.problem.values import map_arguments, tensors
+from engine.problem.arguments.drawn_integers import Range
+from engine.problem.arguments.values import map_arguments, tensors
 from engine.trial.judge.inputs import copied_rows, ends, equal_numbers, graded, range_ends, structure
 from engine.trial.judge.inputs.replaced_elements import Change, largest, meeting, with_denormals, with_ones, with_zeros
 from engine.trial.judge.outputs.blocks import in_blocks

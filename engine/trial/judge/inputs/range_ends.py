@@ -11,8 +11,8 @@ from random import Random
 
 import torch
 
-from engine.problem.drawn_integers import Range
-from engine.problem.values import map_arguments
+from engine.problem.arguments.drawn_integers import Range
+from engine.problem.arguments.values import map_arguments
 from engine.trial.judge.outputs.blocks import in_blocks
 
 _CHANGED = 1 / 8

@@ -11,7 +11,7 @@ from random import Random
 
 import torch
 
-from engine.problem.values import map_arguments
+from engine.problem.arguments.values import map_arguments
 from engine.trial.judge.inputs import structure
 
 _FEW = 3

@@ -21,7 +21,7 @@ from functools import partial
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from engine.problem.values import comparable
+from engine.problem.arguments.values import comparable
 from engine.trial.judge.outputs.blocks import Blocks, Moments, as_numbers, in_blocks, moments, read_numbers, read_rows
 from engine.trial.judge.outputs.fused_comparison import FusedPair, fused_pair
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from engine.problem.operator_mode import OperatorMode, named_arguments
-from engine.problem.values import comparable
+from engine.problem.arguments.values import comparable
+from engine.problem.torch_modes.operator_mode import OperatorMode, named_arguments
 from engine.trial.judge.outputs.comparison import compared_exactly
 from engine.trial.judge.rounding.ties import selects_a_tied_set, slack
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from engine.problem.operator_mode import OperatorMode
+from engine.problem.torch_modes.operator_mode import OperatorMode
 
 _PRODUCTS = (
     "mm", "bmm", "addmm", "baddbmm", "convolution", "_scaled_dot_product", "scaled_dot_product", "linear", "mkldnn", "addmv",

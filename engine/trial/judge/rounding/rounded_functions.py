@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from engine.problem.operator_mode import OperatorMode
+from engine.problem.torch_modes.operator_mode import OperatorMode
 
 _FUNCTIONS = frozenset("tanh expm1 log1p sinh asinh atanh erf".split())
 """Operators, without a trailing underscore, whose usual formula adds to one or subtracts from it."""

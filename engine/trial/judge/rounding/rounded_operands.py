@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from engine.problem.operator_mode import OperatorMode, named_arguments
-from engine.problem.values import tensors
+from engine.problem.arguments.values import tensors
+from engine.problem.torch_modes.operator_mode import OperatorMode, named_arguments
 
 _ELEMENTWISE = "mul"
 _OF_MATRICES = frozenset(

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from engine.problem.operator_mode import OperatorMode
-from engine.problem.values import tensors
+from engine.problem.arguments.values import tensors
+from engine.problem.torch_modes.operator_mode import OperatorMode
 from engine.trial.judge.inputs.perturbations import BY_CHANCE
 from engine.trial.judge.outputs.blocks import in_blocks
 

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from engine.domain.errors import ProblemError
+from engine.problem.arguments.values import tensors
 from engine.problem.loading import is_out_of_memory
-from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
-from engine.problem.values import tensors
+from engine.problem.torch_modes.randomness import seeded
 from engine.trial.judge.inputs.perturbations import BY_CHANCE, DOWN, UP, nudged
 from engine.trial.judge.rounding.rounded_results import RoundedResults
 

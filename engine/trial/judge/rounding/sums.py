@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from engine.problem.operator_mode import OperatorMode
+from engine.problem.torch_modes.operator_mode import OperatorMode
 from engine.trial.judge.rounding.arithmetic import round_to_tf32, tf32
 
 Outputs = Sequence[torch.Tensor]

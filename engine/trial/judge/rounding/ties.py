@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import torch
 
-from engine.problem.operator_mode import MOVING, OperatorMode, named_arguments
-from engine.problem.values import tensors
+from engine.problem.arguments.values import tensors
+from engine.problem.torch_modes.operator_mode import MOVING, OperatorMode, named_arguments
 
 _ALL_DIFFERENT = frozenset({"topk", "sort", "argsort"})
 _INDEX_OPERATORS = _ALL_DIFFERENT | {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from engine.domain.model import PrecisionClass
+from engine.problem.arguments.values import equal_values, tensors
 from engine.problem.reference import Reference
-from engine.problem.values import equal_values, tensors
 from engine.trial.judge.inputs import copied_rows, equal_numbers, graded
 from engine.trial.judge.inputs.cases import default_class, fresh_seed
 from engine.trial.judge.inputs.perturbations import (

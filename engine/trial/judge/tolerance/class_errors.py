@@ -11,8 +11,8 @@ import torch
 
 from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass
-from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
+from engine.problem.torch_modes.randomness import seeded
 from engine.trial.judge.inputs.cases import Case, default_class, fresh_seed, output_dtypes, output_names
 from engine.trial.judge.inputs.perturbations import BY_CHANCE, DOWN, UP, nudged
 from engine.trial.judge.outputs.comparison import compare_inexact

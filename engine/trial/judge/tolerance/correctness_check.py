@@ -14,8 +14,8 @@ from torch import nn
 
 from engine.domain.model import PrecisionClass, Role
 from engine.domain.preparation import ClassErrors, CorrectnessCheck, TrivialModel
+from engine.problem.arguments.values import equal_values, tensors
 from engine.problem.reference import Reference
-from engine.problem.values import equal_values, tensors
 from engine.trial.judge.inputs.cases import Case, default_class, fresh_seed, make_case, output_dtype, output_names
 from engine.trial.judge.inputs.perturbations import OWN
 from engine.trial.judge.outputs.blocks import Moments

@@ -14,8 +14,8 @@ import torch
 from engine.domain.errors import ProblemError
 from engine.domain.memory_plan import MemoryPlan
 from engine.domain.model import PrecisionClass
+from engine.problem.arguments.values import comparable
 from engine.problem.reference import Reference
-from engine.problem.values import comparable
 from engine.trial.judge.inputs.cases import default_class
 from engine.trial.judge.inputs.perturbations import INSTEAD_OF, OWN, SPECIAL
 from engine.trial.judge.outputs.blocks import as_integers

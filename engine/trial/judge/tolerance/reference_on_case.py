@@ -11,10 +11,10 @@ import torch
 
 from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass
+from engine.problem.arguments.values import map_arguments
 from engine.problem.loading import is_out_of_memory
-from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
-from engine.problem.values import map_arguments
+from engine.problem.torch_modes.randomness import seeded
 from engine.trial.judge.inputs.cases import Case, fresh_seed, output_dtype, output_dtypes
 from engine.trial.judge.inputs.perturbations import BY_CHANCE, DOWN, NANS, UP, nudged
 from engine.trial.judge.outputs.comparison import compared_exactly

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.problem.operator_mode import OperatorMode
+from engine.problem.arguments.values import equal_values
 from engine.problem.reference import Reference
-from engine.problem.values import equal_values
+from engine.problem.torch_modes.operator_mode import OperatorMode
 from engine.trial.judge.inputs.cases import Case
 from engine.trial.judge.inputs.perturbations import OWN
 from engine.trial.judge.outputs.comparison import NO_ERROR

@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
-from engine.problem.operation_count import INTEGER_DIV, operator_name
-from engine.problem.operator_mode import OperatorMode
-from engine.problem.values import comparable, finite_elements, storage, tensors
+from engine.problem.arguments.values import comparable, finite_elements, storage, tensors
+from engine.problem.counting.operation_count import INTEGER_DIV, operator_name
+from engine.problem.torch_modes.operator_mode import OperatorMode
 from engine.trial.judge.inputs.perturbations import INFINITIES, NANS, SPECIAL
 from engine.trial.judge.outputs.blocks import in_blocks, read_numbers
 from engine.trial.judge.outputs.fused_comparison import fused_pair

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.problem.operator_mode import OperatorMode, named_arguments
+from engine.problem.torch_modes.operator_mode import OperatorMode, named_arguments
 
 _aten = torch.ops.aten
 _WITH_RESERVE = (_aten.cudnn_batch_norm.default,)

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from engine.domain.model import Role, Signature
-from engine.problem.operator_mode import MOVING, OperatorMode, named_arguments
-from engine.problem.values import equal_values, tensors
+from engine.problem.arguments.values import equal_values, tensors
+from engine.problem.torch_modes.operator_mode import MOVING, OperatorMode, named_arguments
 
 Range = tuple[int, int]
 """The least and the greatest number, both among those that are drawn."""

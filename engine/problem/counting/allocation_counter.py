@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.problem.operator_mode import OperatorMode
+from engine.problem.arguments.values import is_dense, map_arguments, tensors
 from engine.problem.precision import cast, float64_arithmetic
-from engine.problem.values import is_dense, map_arguments, tensors
+from engine.problem.torch_modes.operator_mode import OperatorMode
 
 _INSIDE = {
     "mse_loss": 2, "smooth_l1_loss": 2, "huber_loss": 1, "binary_cross_entropy": 1, "binary_cross_entropy_with_logits": 2,

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from engine.problem.arguments.values import tensors
 from engine.problem.operands import Row
-from engine.problem.operator_mode import MOVING, named_arguments
-from engine.problem.values import tensors
+from engine.problem.torch_modes.operator_mode import MOVING, named_arguments
 
 _WITH_TENSORS = frozenset({"gt", "ge", "lt", "le", "eq", "ne"})
 _COMPARING = _WITH_TENSORS | {"threshold", "hardshrink"}

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from engine.domain.errors import ProblemError
-from engine.problem.values import finite_elements
+from engine.problem.arguments.values import finite_elements
 
 _SHARE = 0.25
 """Values lie within this share of the constant."""

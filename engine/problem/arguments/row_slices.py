@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.domain.errors import ProblemError
-from engine.problem.values import equal_values
+from engine.problem.arguments.values import equal_values
 
 Call = Callable[[tuple[object, ...], int | None], Sequence[Tensor]]
 """A forward, of inputs with so many rows if they have not all."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from engine.problem.operator_mode import OperatorMode
+from engine.problem.torch_modes.operator_mode import OperatorMode
 
 _aten = torch.ops.aten
 _UNINITIALISED = frozenset({_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided})

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from engine.problem.values import tensors
+from engine.problem.arguments.values import tensors
 
 _DIVISION, _FUNCTION = 4, 8
 _PER_OUTPUT = {

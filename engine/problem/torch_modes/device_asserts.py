@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.problem.operator_mode import OperatorMode
+from engine.problem.torch_modes.operator_mode import OperatorMode
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from engine.problem.argument_objects import is_object, made, parts
+from engine.problem.arguments.argument_objects import is_object, made, parts
 
 _BLOCK = 1 << 22
 """Elements that are compared at a time."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from types import CodeType
 
 from engine.domain.errors import ProblemError
-from engine.problem.reference_code import bound_names
+from engine.problem.files.reference_code import bound_names
 
 _PLAIN = (
     ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.List, ast.Dict, ast.UnaryOp, ast.BinOp,

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.problem.compared_numbers import ComparedNumbers
-from engine.problem.operator_mode import OperatorMode
-from engine.problem.values import tensors
-from engine.problem.vector_operations import vector_operations
+from engine.problem.arguments.values import tensors
+from engine.problem.counting.compared_numbers import ComparedNumbers
+from engine.problem.counting.vector_operations import vector_operations
+from engine.problem.torch_modes.operator_mode import OperatorMode
 
 CONVOLUTION, MATMUL, ATTENTION, RECURRENT = "convolution", "matmul", "attention", "recurrent"
 SHIPPED_WITH_TF32 = frozenset({CONVOLUTION, RECURRENT})

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from engine.domain.errors import ProblemError
-from engine.problem.values import comparable, equal_values, is_dense, map_arguments, repeats_elements, storage
-from engine.problem.versions import Versions
+from engine.problem.arguments.values import comparable, equal_values, is_dense, map_arguments, repeats_elements, storage
+from engine.problem.torch_modes.versions import Versions
 
 Arguments = tuple[object, ...]
 Call = Callable[[Arguments], Sequence[Tensor]]

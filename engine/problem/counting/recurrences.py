@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from engine.problem.bytes_read import ReadCounter
-from engine.problem.operation_count import OperationCounter
+from engine.problem.counting.bytes_read import ReadCounter
+from engine.problem.counting.operation_count import OperationCounter
 
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 MAX_STEPS = 16

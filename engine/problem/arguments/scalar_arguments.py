@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from engine.domain.errors import ProblemError
-from engine.problem.argument_objects import is_object, made, parts
-from engine.problem.values import equal_values, finite_elements
+from engine.problem.arguments.argument_objects import is_object, made, parts
+from engine.problem.arguments.values import equal_values, finite_elements
 
 _SHARE = 0.25
 """A varied value lies within this share of the usual one, and keeps its sign."""

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
-from engine.problem.allocation_counter import place_of
-from engine.problem.operator_mode import OperatorMode
-from engine.problem.values import tensors
+from engine.problem.arguments.values import tensors
+from engine.problem.counting.allocation_counter import place_of
+from engine.problem.torch_modes.operator_mode import OperatorMode
 
 _PICKS = frozenset({"embedding", "index", "index_select", "gather", "take"})
 """Operators that read as much of their first tensor as they return, or, of bags, as their indices select."""

@@ -1,0 +1,1 @@
+"""What a traced forward does: operations, bytes, allocations and comparisons."""
