@@ -14,6 +14,7 @@ from engine.sandbox.trial_sandbox import judge_reason
 from engine.session import devices
 from engine.session.seeds import needed_device
 from engine.toolchain import compilers
+from engine.toolchain.cache import Cache, cache_folder
 from engine.toolchain.triton.build import find_triton
 
 TORCH = "pip install 'torch>=2.6,<2.14'"
@@ -28,8 +29,14 @@ def check_torch() -> None:
 
 
 async def check_requirements(device: str, dialect: str = "") -> None:
-    """Raises ToolchainError if torch, or the compiler for kernels of the dialect or else of the device, is missing."""
+    """What building and judging needs.
+
+    Raises ToolchainError if torch, or the compiler for kernels of the dialect or else of the device, is missing;
+    EspalierError if nothing can be written to the build cache.
+    """
     check_torch()
+    with Cache(cache_folder()).build_folder():
+        pass
     if dialect == Dialect.TRITON:
         await find_triton()
     elif device == "cpu":

@@ -8,6 +8,7 @@ becomes one ``EspalierError`` that names the folder.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import shutil
 import tempfile
@@ -154,10 +155,10 @@ class Cache:
         try:
             yield
         except OSError as error:
-            raise EspalierError(
-                f"the build cache {self.root} cannot be used: {error.strerror or error}; "
-                "free some space, or set ESPALIER_CACHE to another folder"
-            ) from error
+            advice = "set ESPALIER_CACHE to another folder"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                advice = f"free some space, or {advice}"
+            raise EspalierError(f"the build cache {self.root} cannot be used: {error.strerror or error}; {advice}") from error
 
     @staticmethod
     def _sweep(places: Path) -> None:

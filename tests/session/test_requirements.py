@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support import builders as b
 
-from engine.domain.errors import DeviceError, ProblemError
+from engine.domain.errors import DeviceError, EspalierError, ProblemError
 from engine.domain.folds import advance
 from engine.domain.model import Contract, Dialect
 from engine.domain.state import SessionState
-from engine.session.requirements import session_device
+from engine.session.requirements import check_requirements, session_device
 from engine.session.seeds import check_session_runs
 from engine.toolchain.kernel_file import KernelCode
+
+
+def test_a_build_cache_that_cannot_be_written_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ESPALIER_CACHE", str(tmp_path / "file"))
+    with pytest.raises(EspalierError) as refused:
+        asyncio.run(check_requirements("cpu"))
+    assert str(refused.value) == (
+        f"the build cache {tmp_path}/file/build cannot be used: Not a directory; set ESPALIER_CACHE to another folder"
+    )
 
 
 def state_with(dialect: Dialect) -> SessionState:
