@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from engine.domain import queries, stopping
-from engine.domain.state import SessionState
+from engine.domain import queries, races, stopping
+from engine.domain.state import RaceRecord, SessionState
 from engine.domain.work import WorkKey, WorkKind
+from engine.report.text.races import seen_by
 from engine.report.text.work import work_words
 from tui.viewmodel import kernels
 from tui.viewmodel.cells import Cell, Ink, Line, cut, line, one_line, width
@@ -110,10 +111,21 @@ def _remedies(work: WorkKey, source: Source) -> tuple[Remedy, ...]:
 
 
 def _undecided(state: SessionState) -> str:
-    """The undecided races."""
-    found = sorted(tree_facts(state).undecided)
+    """The undecided races, and which of them only the judge's clock leaves open."""
     best = kernels.incumbent(state)
-    return f"≈ {_names(found)} undecided against {best.id}" if found and best is not None else ""
+    found = sorted(tree_facts(state).undecided)
+    if not found or best is None:
+        return ""
+    open_races = ((name, races.race_against_incumbent(state, name)) for name in found)
+    ahead = [name for name, race in open_races if race is not None and _is_ahead(race, name)]
+    doubted = f": {_names(ahead)} measured faster, but not corroborated" if ahead else ""
+    return f"≈ {_names(found)} undecided against {best.id}{doubted}"
+
+
+def _is_ahead(race: RaceRecord, kernel: str) -> bool:
+    """Whether the whole interval is in the kernel's favour."""
+    ratio = seen_by(race, kernel)[2]
+    return ratio is not None and ratio.low > 1
 
 
 def _ended(state: SessionState, source: Source) -> Banner:

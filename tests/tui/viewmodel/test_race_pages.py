@@ -17,7 +17,7 @@ from engine.report.facts import charts
 from engine.report.page import decisions
 from engine.report.text import lines, progress, races, tree
 from tui.screens import compare
-from tui.viewmodel import cells, event_log, kernels, stages, timing, tree_cells, tree_columns, tree_facts
+from tui.viewmodel import banner, cells, event_log, kernels, stages, timing, tree_cells, tree_columns, tree_facts
 from tui.viewmodel.cells import Ink
 from tui.viewmodel.tree_rows import rows
 
@@ -166,6 +166,24 @@ def test_the_text_report_shows_undecided_races_and_how_the_incumbent_won() -> No
     assert "undecided" not in won
     assert "race" not in dict(tree.evidence(after()))
     assert any("≈ undecided against k1" in lines.plain(line) for line in tree.tree(UNDECIDED))
+
+
+@pytest.mark.parametrize(
+    ("raced", "words"),
+    [
+        (race(RACED.UNDECIDED, 1.01), "≈ k2 undecided against k1"),
+        (
+            race(RACED.UNDECIDED, 1.9, doubts=("the judge's clock says 1.0×",)),
+            "≈ k2 undecided against k1: k2 measured faster, but not corroborated",
+        ),
+        (race(RACED.UNDECIDED, 0.5, "k1", "k2"), "≈ k2 undecided against k1: k2 measured faster, but not corroborated"),
+        (e.KernelRaced("k2", "k1", RACED.UNDECIDED, note="it died"), "≈ k2 undecided against k1"),
+    ],
+)
+def test_the_banner_says_that_a_faster_kernel_is_not_corroborated(raced: e.KernelRaced, words: str) -> None:
+    shown = banner.banner(after(raced), banner.Source())
+    assert shown is not None
+    assert shown.words == words
 
 
 def test_the_chart_follows_past_incumbents() -> None:
