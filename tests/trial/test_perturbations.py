@@ -23,6 +23,7 @@ from engine.trial.judge.inputs.perturbations import (
     BY_CHANCE,
     COPIES,
     GRADED,
+    OPPOSED,
     OWN,
     PERTURBATIONS,
     RANGE_ENDS,
@@ -894,7 +895,7 @@ def test_a_dimension_of_one_place_has_no_edge(shape: tuple[int, ...], distributi
 
 
 def test_prompts_have_words_for_every_perturbation() -> None:
-    assert set(PERTURBED) == {UNEQUAL, GRADED, COPIES, THRESHOLDS, *PERTURBATIONS}
+    assert set(PERTURBED) == {UNEQUAL, GRADED, OPPOSED, COPIES, THRESHOLDS, *PERTURBATIONS}
 
 
 @pytest.mark.parametrize("steps", [127, 128, 255])

@@ -62,6 +62,7 @@ PERTURBED: Mapping[str, str] = {
     "few": "single elements far larger", "few x30": "single elements far larger", "few x5": "single elements larger",
     "few zeros": "single elements 0", "few ones": "single elements 1 or −1", "equal rows": "some rows equal others",
     "graded": "one input larger where another is smaller, along a dimension that they share", "infinities": "", "NaN": "",
+    "opposed": "some inputs with a constant added, the others with one subtracted",
     "thresholds": "some elements are numbers that the reference compares with",
 }  # fmt: skip
 """Perturbation of the inputs → what it does; empty where the name says it."""

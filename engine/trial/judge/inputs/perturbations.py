@@ -18,7 +18,7 @@ import torch
 from engine.domain.model import Operand, Role
 from engine.problem.arguments.drawn_integers import Range
 from engine.problem.arguments.values import map_arguments, tensors
-from engine.trial.judge.inputs import copied_rows, ends, equal_numbers, graded, range_ends, structure
+from engine.trial.judge.inputs import copied_rows, ends, equal_numbers, graded, opposed, range_ends, structure
 from engine.trial.judge.inputs.replaced_elements import Change, largest, meeting, with_denormals, with_ones, with_zeros
 from engine.trial.judge.outputs.blocks import in_blocks
 
@@ -261,6 +261,8 @@ RANGE_ENDS = "range ends"
 """Integers that are drawn at random are the least or the greatest of their range (``range_ends``)."""
 GRADED = "graded"
 """Inputs that share a dimension are graded along it, one against the others (``graded``)."""
+OPPOSED = "opposed"
+"""Some inputs are shifted up and others down (``opposed``)."""
 COPIES = "copies"
 """Rows of one input are copies of another's (``copied_rows``)."""
 INSTEAD_OF = {NEARER_EDGES: EDGES, FEW_X30: FEW}
@@ -314,8 +316,8 @@ def perturb(
     ``ranges``: those of ``RANGE_ENDS``.
 
     Integers change in ``UNEQUAL`` and ``RANGE_ENDS`` only, booleans in the former, complex numbers in all but ``SPECIAL``,
-    ``GRADED`` and ``COPIES``. Zeros among other numbers and symmetry are kept, and so is an element that would overflow
-    (``structure``). The given tensors stay as they are. Beside their copies, memory is taken for one block at a time.
+    ``GRADED``, ``OPPOSED`` and ``COPIES``. Zeros among other numbers and symmetry are kept, and so is an element that would
+    overflow (``structure``). The given tensors stay as they are. Beside their copies, memory is taken for one block at a time.
     """
     if distribution == OWN:
         return inputs
@@ -326,6 +328,8 @@ def perturb(
         return range_ends.at_ends(inputs, ranges, rng)
     if distribution == GRADED:
         return graded.graded(inputs, rng)
+    if distribution == OPPOSED:
+        return opposed.opposed(inputs, rng)
     if distribution == COPIES:
         return copied_rows.with_copies(inputs, rng)
     change = meeting(compared) if distribution == THRESHOLDS else PERTURBATIONS[distribution]

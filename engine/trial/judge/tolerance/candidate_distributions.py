@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.domain.model import PrecisionClass
 from engine.problem.arguments.values import equal_values, tensors
 from engine.problem.reference import Reference
-from engine.trial.judge.inputs import copied_rows, equal_numbers, graded
+from engine.trial.judge.inputs import copied_rows, equal_numbers, graded, opposed
 from engine.trial.judge.inputs.cases import default_class, fresh_seed
 from engine.trial.judge.inputs.perturbations import (
     COPIES,
@@ -13,6 +13,7 @@ from engine.trial.judge.inputs.perturbations import (
     GRADED,
     NOT_FOR_HALF,
     OF_EXPONENTIALS,
+    OPPOSED,
     PERTURBATIONS,
     RANGE_ENDS,
     THRESHOLDS,
@@ -42,6 +43,7 @@ def candidates(reference: Reference) -> list[str]:
     usable += [THRESHOLDS] if THRESHOLDS not in excluded and can_meet(operands, reference.compared_numbers()) else []
     usable += [RANGE_ENDS] if RANGE_ENDS not in excluded and any(reference.integer_ranges()) else []
     usable += [GRADED] if graded.can_grade(operands) else []
+    usable += [OPPOSED] if opposed.can_oppose(operands) else []
     usable += [COPIES] if COPIES not in excluded and copied_rows.can_copy(operands) else []
     return [UNEQUAL, *usable] if _has_equal_numbers(reference) else usable
 
