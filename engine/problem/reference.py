@@ -120,10 +120,7 @@ class Reference:
         return self._side_effects
 
     def inputs(self, seed: int) -> tuple[object, ...]:
-        """Fresh arguments of ``forward``: the same for the same seed; tensors contiguous and on the device.
-
-        Random generators are left unchanged.
-        """
+        """Fresh arguments of ``forward``, the same for the same seed, contiguous and on the device. No generator changes."""
         with seeded(seed, self.device):
             return self._loaded.make_inputs(self.device)
 
@@ -300,10 +297,7 @@ class Reference:
             return self.call(wide, given, device=device, last=not keeps)
 
     def signature(self) -> Signature:
-        """The signature of kernels for this workload: operands in the ABI's order, constants, operation count.
-
-        Traced on fake tensors where the forward allows it, else by running it once.
-        """
+        """The signature of kernels for this workload, traced on fake tensors where the forward allows it, else by a run."""
         return self._trace()[0]
 
     def ops_used(self) -> frozenset[str]:
@@ -313,6 +307,10 @@ class Reference:
     def operators(self) -> frozenset[str]:
         """The aten operators that the forward runs: ``addmm``, ``_softmax``, ``relu_`` …"""
         return frozenset(self._trace()[1].operators)
+
+    def rounds_to_half(self) -> bool:
+        """Whether the forward has results of half precision, also where its outputs are wide again."""
+        return self._trace()[1].rounds_to_half
 
     def compared_numbers(self) -> tuple[float, ...]:
         """The numbers at which the forward's result jumps (``compared_numbers``), in order."""

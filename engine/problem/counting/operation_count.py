@@ -41,6 +41,7 @@ _IN_TORCHS_TABLE = (ATTENTION, CONVOLUTION, MATMUL)
 _CUDNN_RNN, _MKLDNN_RNN = "_cudnn_rnn", "mkldnn_rnn_layer"
 _SCALED_PRODUCT = "_scaled_mm_v2"
 _VECTOR = "vector"
+HALVES = (torch.float16, torch.bfloat16)
 _NARROW = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8"}
 
 
@@ -92,7 +93,7 @@ def operator_name(func: Any, args: Sequence[object]) -> str:
 class OperationCounter(OperatorMode):  # type: ignore[no-untyped-call]
     """Counts the operators that run within: ``operators`` and ``families`` seen, and ``operations`` by (family, unit).
 
-    ``compared``: the numbers at which the result jumps.
+    ``compared``: the numbers at which the result jumps. ``rounds_to_half``: whether a result is of half precision.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -101,6 +102,7 @@ class OperationCounter(OperatorMode):  # type: ignore[no-untyped-call]
         self.operators: set[str] = set()
         self.families: set[str] = set()
         self.compared = ComparedNumbers()
+        self.rounds_to_half = False
         self.operations: Counter[tuple[str, str]] = Counter()
 
     def operator(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
@@ -110,6 +112,7 @@ class OperationCounter(OperatorMode):  # type: ignore[no-untyped-call]
         self.operators.add(operator_name(func, args))
         self.families.add(name)
         self.compared.see(func, args, given, out)
+        self.rounds_to_half |= any(result.dtype in HALVES for result in tensors([out]))
         formula = _formula(packet) if name in _IN_TORCHS_TABLE else None
         count = int(formula(*args, **given, out_val=out)) if formula is not None else _count(packet, args)
         if count:

@@ -210,7 +210,9 @@ def _policy(
     reference: Reference, tolerance: str, classes: Mapping[str, Mapping[str, RelativeErrors]], unmeasured: Collection[str] = ()
 ) -> Policy:
     dtype, dtypes = output_dtype(reference), output_dtypes(reference)
-    return make_policy(tolerance, default_class(reference), classes, dtype, dtypes, unmeasured)
+    default = default_class(reference)
+    from_half = default is not PrecisionClass.HALF and reference.rounds_to_half()
+    return make_policy(tolerance, default, classes, dtype, dtypes, unmeasured, from_half=from_half)
 
 
 def _perturbed_as(main: Calibration, own: Mapping[str, RelativeErrors]) -> dict[str, dict[str, RelativeErrors]]:

@@ -37,6 +37,7 @@ from engine.trial.judge.tolerance.policy import (
     WholeCase,
     error_limit,
     factor_of,
+    joined,
     strictest_class,
     within,
 )
@@ -56,16 +57,22 @@ class ClassPolicy:
     unmeasured: frozenset[str] = frozenset()
     """Distributions whose errors in ``classes`` are the least that they can be: no kernel is rejected on them before the
     reference's own have been measured."""
+    from_half: bool = False
+    """Whether the reference rounds to half precision between its wide inputs and outputs. On the problem's own inputs its
+    errors get the factor of half precision then: within that of fp32, weights of eight bits pass."""
 
     @property
     def name(self) -> str:
-        return f"class:{self.allowed.value} ({factor_of(self.allowed, self.dtype):g}x)"
+        return f"class:{self.allowed.value} ({factor_of(self.allowed, self.dtype, from_half=self.from_half):g}x)"
 
     def limit(self, distribution: str) -> RelativeErrors:
         """Of all outputs, and of each."""
         if self.dtypes:
             return RelativeErrors.of_outputs([self.of_output(i).limit(distribution) for i in range(len(self.dtypes))])
-        return error_limit(self.allowed, self.classes[distribution], self.dtype)
+        return self._limit_on(distribution, self.classes[distribution])
+
+    def _limit_on(self, distribution: str, classes: Mapping[str, RelativeErrors]) -> RelativeErrors:
+        return error_limit(self.allowed, classes, self.dtype, from_half=self.from_half and distribution == OWN)
 
     def of_output(self, index: int) -> ClassPolicy:
         """The policy for one of several outputs."""
@@ -73,7 +80,7 @@ class ClassPolicy:
             distribution: {name: errors.for_output(index) for name, errors in classes.items()}
             for distribution, classes in self.classes.items()
         }
-        return ClassPolicy(self.allowed, alone, self.dtypes[index], unmeasured=self.unmeasured)
+        return ClassPolicy(self.allowed, alone, self.dtypes[index], unmeasured=self.unmeasured, from_half=self.from_half)
 
     def rule(
         self,
@@ -107,7 +114,7 @@ class ClassPolicy:
         each = range(len(judged.outputs))
         on_case = [None for _ in each] if case_reference is None else case_reference.by_output(judged.outputs)
         alone = [self.of_output(i)._rule(judged.alone(i, on_case[i])) for i in each]
-        return _joined(alone, judged.names)
+        return joined(alone, judged.names)
 
     def _rule(self, judged: Judged) -> CheckResult:
         """``rule`` with the same limits for all outputs.
@@ -156,7 +163,7 @@ class ClassPolicy:
         measured limits, which sums of lower precision narrow (``below_tf32_sums``).
         """
         own = case_reference.errors(ORDER[: ORDER.index(self.allowed) + 1])
-        here = error_limit(self.allowed, own, self.dtype)
+        here = self._limit_on(distribution, own)
         tells_nothing = distribution != OWN and (self.allowed.value not in own or here.rel_fro > HOPELESS)
         limit = limit.wider(here) if here.rel_fro <= HOPELESS else limit
         if distribution in self.unmeasured and (tells_nothing or not within(errors, here)):
@@ -220,22 +227,6 @@ class ClassPolicy:
             return PrecisionClass.EXACT
         found = strictest_class(errors, self.classes[distribution], self.dtype)
         return found if found in ORDER[: ORDER.index(self.allowed)] else self.allowed
-
-
-def _joined(alone: Sequence[CheckResult], names: Sequence[str]) -> CheckResult:
-    """The decision on all outputs: the first wrong one is named, before one of which nothing is known."""
-    limits = [one.limit for one in alone if one.limit is not None]
-    wrong = [index for index, one in enumerate(alone) if not one.passed]
-    first = min(wrong, key=lambda index: alone[index].own_errors is not None, default=None)
-    return CheckResult(
-        Errors.of_outputs([one.errors for one in alone]),
-        passed=first is None,
-        caveat="; ".join(dict.fromkeys(one.caveat for one in alone if one.caveat)),
-        limit=RelativeErrors.of_outputs(limits) if len(limits) == len(alone) else None,
-        own_errors=None if first is None else alone[first].own_errors,
-        unmeasured=any(one.unmeasured for one in alone),
-        output="" if first is None else names[first],
-    )
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:

@@ -88,19 +88,22 @@ def make_policy(
     dtype: torch.dtype,
     dtypes: Sequence[torch.dtype] = (),
     unmeasured: Collection[str] = (),
+    *,
+    from_half: bool = False,
 ) -> Policy:
     """The policy named ``text``. Raises ProblemError for an unknown one. Of complex outputs the parts are compared.
 
     ``dtypes``: the type of each output; the class policy judges each of several by itself. ``unmeasured``: distributions whose
-    errors in ``classes`` are the least that they can be.
+    errors in ``classes`` are the least that they can be. ``from_half``: whether the reference rounds to half
+    precision on its way.
     """
     each = tuple(dtypes) if len(dtypes) > 1 else ()
     dtype = dtype.to_real()
     match text.partition(":"):
         case ("class", "", ""):
-            return ClassPolicy(default, classes, dtype, each, frozenset(unmeasured))
+            return ClassPolicy(default, classes, dtype, each, frozenset(unmeasured), from_half)
         case ("class", ":", name) if name in ("fp32", "tf32", "half"):
-            return ClassPolicy(PrecisionClass(name), classes, dtype, each, frozenset(unmeasured))
+            return ClassPolicy(PrecisionClass(name), classes, dtype, each, frozenset(unmeasured), from_half)
         case ("crfm", "", ""):
             return AllclosePolicy("crfm", _CRFM, classes, dtype)
         case ("kernelbench", "", ""):

@@ -33,30 +33,45 @@ luck."""
 
 HALVES = (torch.float16, torch.bfloat16)
 """Rounding to these types dominates every error: fp32 arithmetic gets no larger factor than half."""
+_LEAST_OF_HALF = 1e-4
+"""Half precision errs 2e-4 (fp16) or 2e-3 (bf16) of the spread, fp32 a hundredth of that. A limit up to this is one of fp32."""
 _EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 EIGHT_BITS_FACTOR = 1.25
 """The factor for outputs of eight-bit floats, in every class. Rounding to them errs 3 or 5% of the spread, and honest
 arithmetic adds next to nothing: with a factor of 3, results that are 7% too large would pass."""
 
 
-def factor_of(precision: PrecisionClass, dtype: torch.dtype) -> float:
-    """The allowed multiple of the reference error of a class, for outputs of a type."""
+def factor_of(precision: PrecisionClass, dtype: torch.dtype, *, from_half: bool = False) -> float:
+    """The allowed multiple of the reference error of a class, for outputs of a type.
+
+    ``from_half``: whether the reference rounds to half precision on its way to a wide output.
+    """
     if dtype in _EIGHT_BITS:
         return EIGHT_BITS_FACTOR
-    return min(FACTORS[precision], FACTORS[PrecisionClass.HALF]) if dtype in HALVES else FACTORS[precision]
+    return min(FACTORS[precision], FACTORS[PrecisionClass.HALF]) if from_half or dtype in HALVES else FACTORS[precision]
 
 
-def error_limit(allowed: PrecisionClass, classes: Mapping[str, RelativeErrors], dtype: torch.dtype) -> RelativeErrors:
-    """The limits of class ``allowed``: the largest of its own and each stricter class's."""
+def error_limit(
+    allowed: PrecisionClass, classes: Mapping[str, RelativeErrors], dtype: torch.dtype, *, from_half: bool = False
+) -> RelativeErrors:
+    """The limits of class ``allowed``: the largest of its own and each stricter class's.
+
+    ``from_half``: errors of half precision get its factor, smaller ones that of their class.
+    """
     floor = _EPSILON.get(dtype, 0.0)
     rel_fro = max_scaled = floor
     for name in ORDER[: ORDER.index(allowed) + 1]:
         found = classes.get(name.value)
         if found is not None:
-            factor = factor_of(name, dtype)
-            rel_fro = max(rel_fro, factor * found.rel_fro)
-            max_scaled = max(max_scaled, factor * found.max_scaled)
+            factors = factor_of(name, dtype), factor_of(name, dtype, from_half=from_half)
+            rel_fro = max(rel_fro, _multiple(found.rel_fro, *factors))
+            max_scaled = max(max_scaled, _multiple(found.max_scaled, *factors))
     return RelativeErrors(rel_fro, max_scaled)
+
+
+def _multiple(error: float, factor: float, of_half: float) -> float:
+    """The limit for an error of the reference, which a smaller factor allows where it is one of half precision."""
+    return max(of_half * error, min(factor * error, _LEAST_OF_HALF)) if of_half < factor else factor * error
 
 
 def strictest_class(errors: Errors, classes: Mapping[str, RelativeErrors], dtype: torch.dtype) -> PrecisionClass:
@@ -158,3 +173,19 @@ class CheckResult:
     """Where the outputs are wrong."""
     output: str = ""
     """The name of the first wrong output, where there are several."""
+
+
+def joined(alone: Sequence[CheckResult], names: Sequence[str]) -> CheckResult:
+    """The decision on all outputs: the first wrong one is named, before one of which nothing is known."""
+    limits = [one.limit for one in alone if one.limit is not None]
+    wrong = [index for index, one in enumerate(alone) if not one.passed]
+    first = min(wrong, key=lambda index: alone[index].own_errors is not None, default=None)
+    return CheckResult(
+        Errors.of_outputs([one.errors for one in alone]),
+        passed=first is None,
+        caveat="; ".join(dict.fromkeys(one.caveat for one in alone if one.caveat)),
+        limit=RelativeErrors.of_outputs(limits) if len(limits) == len(alone) else None,
+        own_errors=None if first is None else alone[first].own_errors,
+        unmeasured=any(one.unmeasured for one in alone),
+        output="" if first is None else names[first],
+    )
