@@ -31,7 +31,8 @@ def edit_text(app: App[object], text: str, name: str, *, read_only: bool = False
     except SuspendNotSupported as error:
         raise EspalierError("This terminal cannot be handed to an editor.") from error
     except (OSError, ValueError) as error:
-        raise EspalierError(f"{editor} failed: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise EspalierError(f"{editor} failed ({reason}): set $VISUAL or $EDITOR to an editor.") from error
 
 
 def _edited(editor: str, text: str, name: str, read_only: bool) -> str:

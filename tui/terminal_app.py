@@ -159,13 +159,22 @@ class TerminalApp(App[None]):
 
     @contextlib.contextmanager
     def suspend(self) -> Iterator[None]:
-        """Lend the terminal to another program. Ctrl-C is that program's meanwhile."""
+        """Lend the terminal to another program. Ctrl-C is that program's meanwhile.
+
+        Textual (8.2.8) takes the terminal back only where nothing was raised meanwhile; otherwise the screen would stay away.
+        """
+        raised: BaseException | None = None
         self._is_lent = True
         try:
             with super().suspend():
-                yield
+                try:
+                    yield
+                except BaseException as error:
+                    raised = error
         finally:
             self._is_lent = False
+        if raised is not None:
+            raise raised
 
     def get_key_display(self, binding: Binding) -> str:
         """A key as the footer and help write it: Ctrl-S, not ^s."""

@@ -64,6 +64,19 @@ def test_ctrl_c_in_the_editor_is_the_editors(tmp_path: Path, windows: list[Windo
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("command", ["no-such-editor --wait", "'", "/"])
+def test_the_screen_returns_from_an_editor_that_does_not_start(tmp_path: Path, windows: list[Window], command: str) -> None:
+    window = Window(program("replay", "layernorm"), tmp_path, controlling=True, changes={"VISUAL": command})
+    windows.append(window)
+    window.sees(b"outcome")
+    window.type(b"e")
+    window.sees(b"set $VISUAL or $EDITOR")
+    window.shown = b""
+    window.type(b"?")
+    window.sees(b"Keys and symbols")
+
+
+@pytest.mark.slow
 def test_the_form_for_code_writes_keys_as_everywhere_else() -> None:
     async def act() -> None:
         app, form = ui.app(), CodeForm("Write", "k.cpp", "", ("k.cpp", ""))
