@@ -129,7 +129,8 @@ class EspalierApp(TerminalApp):
 
             if self._session_watch is None or self._session_watch.name != bridge.name:
                 self._session_watch = SessionWatch(bridge.name, self.notices, is_new=bridge.runs_here)
-            self._session_watch.update(bridge.state, bridge.stopped)
+            if self._session_watch.update(bridge.state, bridge.stopped) and isinstance(self.screen, HomeScreen):
+                self.screen.action_refresh()
 
     @work(group="first")
     async def _run_first_action(self) -> None:
@@ -239,8 +240,7 @@ class EspalierApp(TerminalApp):
 
     async def _close_other_search(self) -> bool:
         """Close the running search, if any, after asking. Returns whether another one may start."""
-        running = self._search
-        if running is None:
+        if (running := self._search) is None:
             return True
         from tui.screens.dialogs import Confirm
 

@@ -20,13 +20,14 @@ class SessionWatch:
         self._seen: tuple[SessionState, Mapping[WorkKey, str]] | None = None
         self._before = NoticeFacts() if is_new else None
 
-    def update(self, state: SessionState, stopped: Mapping[WorkKey, str]) -> None:
-        """The session as it stands now. ``stopped``: work that failed and waits for a retry."""
+    def update(self, state: SessionState, stopped: Mapping[WorkKey, str]) -> bool:
+        """The session as it stands now; whether there is news. ``stopped``: work that failed and waits for a retry."""
         if self._seen is not None and self._seen[0] is state and self._seen[1] is stopped:
-            return
+            return False
         self._seen = state, stopped
         now = notice_facts(state, stopped)
         if self._before is not None:
             self._notices.send(self.name, notice(self._before, now))
         self._notices.set_title(title(self.name, now))
-        self._before = now
+        is_news, self._before = now != self._before, now
+        return is_news

@@ -14,7 +14,9 @@ from support.ui import until
 from textual.command import CommandList, CommandPalette
 from textual.widgets import DataTable, Input, OptionList, Select
 
+from engine.domain import commands as c
 from engine.domain import events as e
+from engine.domain import queries
 from engine.domain.model import Problem
 from engine.domain.state import IdeaStatus
 from engine.journal import store
@@ -554,6 +556,28 @@ def test_home_lists_the_session_that_is_searched_in_a_folder_of_its_own(home: Pa
             assert "● 2 to approve" in ui.screen_text(app)
             await pilot.press("enter")
             await until(pilot, lambda: isinstance(app.screen, SessionScreen | GateScreen))
+            await app._leave()
+
+    sessions.run(body)
+
+
+def test_home_follows_the_session_that_is_searched(home: Path) -> None:
+    async def body() -> None:
+        app = ui.app(ui.FakeOpener(pause=0.5), "new", ui.new(home / "s", "ask"))
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, GateScreen))
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+            await pilot.press("escape")
+            await until(pilot, lambda: "2 ideas await approval" in ui.screen_text(app))
+            assert app._search is not None
+            waiting = tuple(idea.id for idea in queries.pending_ideas(app._search.state))
+            await app._search.submit(c.SelectIdeas(waiting))
+            await until(pilot, lambda: "● running" in ui.screen_text(app))
+            assert "running in this terminal · " in ui.screen_text(app)
+            await app._search.submit(c.EndSession("enough"))
+            await until(pilot, lambda: "enough · " in ui.screen_text(app))
+            assert "● running" not in ui.screen_text(app)
             await app._leave()
 
     sessions.run(body)

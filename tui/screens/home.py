@@ -266,7 +266,8 @@ class HomeScreen(Screen[None]):
         else:
             from tui.viewmodel.ideas import awaiting_approval
 
-            state = one.reason if one.status == "closed" else awaiting_approval(one.awaiting) if one.awaiting else "open"
+            goes_on = "running in this terminal" if self._searched() == one.folder else "open"
+            state = one.reason if one.status == "closed" else awaiting_approval(one.awaiting) if one.awaiting else goes_on
             about.update(f"{one.folder}\n{state} · {one.problem} {one.workload} on {one.device}")
         if self._is_loaded and self._was_read:
             self._show_preview()

@@ -131,7 +131,7 @@ class SessionTable(DataTable[Text]):
     def _state(self, one: store.SessionSummary) -> Text:
         if one.status == "unreadable":
             return self._drawn(_UNREADABLE)
-        if self._searched() == one.folder:
+        if self._searched() == one.folder and one.status != "closed":
             return self._drawn(_RUNNING_AWAITING, one.awaiting) if one.awaiting else self._drawn(_RUNNING)
         if one.shipped:
             return self._drawn(_EXAMPLE)
