@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,6 +29,7 @@ from engine.journal import journal, store
 from engine.journal.blobs import Blobs
 from engine.journal.lock import unwritable_error
 from engine.journal.shipped import is_shipped
+from engine.report.text.shell import quoted
 from engine.session import factory, seeds
 from engine.session.devices import default_workload
 from engine.session.dispatch import dispatch_command
@@ -77,7 +77,7 @@ def _shell_name(folder: Path) -> str:
         by_name = store.resolve(folder.name).resolve() == folder.resolve()
     except EspalierError:
         by_name = False
-    return shlex.quote(folder.name if by_name else str(folder))
+    return quoted(folder.name if by_name and not folder.name.startswith("-") else str(folder))
 
 
 class Bridge:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from engine.cli.exit_codes import AWAITING, BAD_INPUT, DOUBTED, FAILED, INTERRUPTED, CommandExit, end
 from engine.cli.output import show, show_json, terminal_width
-from engine.cli.session_access import shell_name
 from engine.cli.verbosity import quiet
 from engine.domain import columns, corroboration, queries, races, rules, stopping
 from engine.domain.state import SessionState
@@ -16,7 +15,7 @@ from engine.journal.shipped import is_shipped
 from engine.report.facts.summary import summarise
 from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line, ratio, times
 from engine.report.text.progress import failed_call
-from engine.report.text.shell import quoted
+from engine.report.text.shell import quoted, shell_name
 from engine.report.text.tree import evidence, heading, tree
 from engine.report.text.work import work_words
 from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome, RoundEnded

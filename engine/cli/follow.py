@@ -11,11 +11,12 @@ from engine.cli import options as o
 from engine.cli.conclusion import print_session
 from engine.cli.exit_codes import AWAITING, BAD_INPUT, CommandExit
 from engine.cli.output import show, timestamped
-from engine.cli.session_access import session_argument, shell_name
+from engine.cli.session_access import session_argument
 from engine.cli.ui import open_ui, registered_ui
 from engine.domain.state import SessionState
 from engine.journal import store
 from engine.report.text import progress
+from engine.report.text.shell import shell_name
 from engine.session.follow import FollowSource
 
 

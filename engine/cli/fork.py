@@ -10,7 +10,7 @@ import click
 from engine.cli import options as o
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.output import show, show_json
-from engine.cli.session_access import read_entries, session_argument, shell_name
+from engine.cli.session_access import read_entries, session_argument
 from engine.cli.verbosity import quiet
 from engine.domain.events import Entry
 from engine.domain.settings import STRATEGIES
@@ -18,6 +18,7 @@ from engine.journal import store
 from engine.report.facts.forks import left_behind, lost_words
 from engine.report.facts.strategy_replay import RoundReplay, replayed
 from engine.report.text.lines import counted
+from engine.report.text.shell import shell_name
 from engine.session.fork import after_round
 from engine.session.fork import fork as fork_session
 

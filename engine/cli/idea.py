@@ -9,7 +9,7 @@ import click
 from engine.cli import options as o
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.output import show, show_json, terminal_width
-from engine.cli.session_access import Target, read_state, session_argument, shell_name, steers
+from engine.cli.session_access import Target, read_state, session_argument, steers
 from engine.domain import commands as c
 from engine.domain.model import CATEGORIES, IdeaText
 from engine.domain.predictions import records as author_records
@@ -18,6 +18,7 @@ from engine.domain.state import Idea, IdeaStatus, SessionState
 from engine.journal import store
 from engine.report.text.lines import Line, Span, Tone, counted, fields, fitted, line, one_line, ratio, table, times
 from engine.report.text.rounds import round_name
+from engine.report.text.shell import shell_name
 from engine.report.text.tree import outcome
 
 _BRANCH = click.IntRange(1, 64)

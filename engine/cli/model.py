@@ -13,7 +13,7 @@ from engine.cli import options as o
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.model_options import changed, model_options
 from engine.cli.output import show, show_json
-from engine.cli.session_access import Target, read_state, reason_option, session_argument, shell_name, steers
+from engine.cli.session_access import Target, read_state, reason_option, session_argument, steers
 from engine.domain import commands as c
 from engine.domain import queries
 from engine.domain.model_text import NO, YES, duration_text
@@ -27,6 +27,7 @@ from engine.journal.blobs import Blobs
 from engine.report.facts import usage as facts
 from engine.report.facts.usage import CallTotals, refused_before
 from engine.report.text.lines import Line, Span, Tone, fields, one_line, table
+from engine.report.text.shell import shell_name
 from engine.session.steer import Steering
 
 _LARGEST_REPLY = 16 << 20

@@ -13,7 +13,7 @@ from engine.cli import options as o
 from engine.cli.drive import ProgressPrinter, drive
 from engine.cli.exit_codes import DONE, DOUBTED, FAILED, end
 from engine.cli.output import show, show_json
-from engine.cli.session_access import read_state, session_argument, shell_name
+from engine.cli.session_access import read_state, session_argument
 from engine.cli.verbosity import verbosity
 from engine.domain import queries, regimes
 from engine.domain.corroboration import MEASURED
@@ -24,6 +24,7 @@ from engine.journal import store
 from engine.report.text import ablation as ablation_text
 from engine.report.text import comparison
 from engine.report.text.lines import Line, Span, Tone, fields, line, times
+from engine.report.text.shell import shell_name
 from engine.report.text.tree import correctness_words, sandbox_words
 from engine.session import ablation, factory
 from engine.session.seeds import device_for, kernel_of, recorded_spec

@@ -14,7 +14,6 @@ import click
 from engine.cli.drive import ProgressPrinter, drive, run_session, run_to_end
 from engine.cli.exit_codes import FAILED, INTERRUPTED, CommandExit, end
 from engine.cli.output import as_data, show, show_json
-from engine.cli.session_access import shell_name
 from engine.domain import queries
 from engine.domain.errors import ProblemError
 from engine.domain.state import SessionState
@@ -22,6 +21,7 @@ from engine.domain.strategy.worth import Standing
 from engine.problem import catalog
 from engine.report.facts.summary import summarise
 from engine.report.text.lines import Line, Span, Tone, counted, line, one_line, table, times
+from engine.report.text.shell import shell_name
 from engine.session.factory import NewSession
 from engine.session.live import LiveSession
 from engine.session.outcome import Outcome

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from engine.domain.state import SessionState
 from engine.journal import codec, journal, store
 from engine.report.text import progress
 from engine.report.text.lines import Line
+from engine.report.text.shell import shell_name
 from engine.session.inbox import agent
 from engine.session.steer import Commands, steer
 
@@ -32,11 +32,6 @@ AGENT_NAME = "ESPALIER_AGENT"
 
 session_argument = click.argument("session", type=o.SESSION)
 reason_option = click.option("--reason", default="", metavar="TEXT", help="Kept in the journal.")
-
-
-def shell_name(folder: Path) -> str:
-    """A session's short name, quoted for a shell."""
-    return shlex.quote(store.short_name(folder))
 
 
 def read_entries(folder: Path) -> tuple[Entry, ...]:

@@ -12,11 +12,12 @@ import click
 from engine.cli import options as o
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.output import show, show_json
-from engine.cli.session_access import session_argument, shell_name
+from engine.cli.session_access import session_argument
 from engine.cli.streams import stdin_is_terminal
 from engine.cli.verbosity import quiet
 from engine.export import bundle
 from engine.journal import store, user_folders
+from engine.report.text.shell import shell_name
 from engine.session import trust
 
 

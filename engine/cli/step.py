@@ -12,7 +12,7 @@ from engine.cli.conclusion import awaiting_lines, conclude, end_by_outcome, inte
 from engine.cli.drive import ProgressPrinter, RunSession, drive, run_round, run_round_approving, run_session, run_to_end
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.output import as_data, show, show_json
-from engine.cli.session_access import read_state, session_argument, shell_name
+from engine.cli.session_access import read_state, session_argument
 from engine.cli.session_file import imported_or_resolved
 from engine.cli.ui import open_ui
 from engine.cli.verbosity import quiet, verbosity
@@ -22,6 +22,7 @@ from engine.domain.state import SessionState
 from engine.journal import store
 from engine.journal.lock import refuse_shipped
 from engine.report.facts.summary import summarise
+from engine.report.text.shell import shell_name
 from engine.session.factory import SavedSession, resume
 from engine.session.live import LiveSession
 from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome

@@ -37,6 +37,7 @@ from engine.journal.blobs import Blobs
 from engine.journal.lock import SESSIONS, require_creatable, require_writable
 from engine.journal.user_folders import sessions_root
 from engine.problem import catalog
+from engine.report.text.shell import shell_name
 from engine.sandbox.trial_sandbox import find_judge_reason
 from engine.session import priors, trust
 from engine.session.benches import SessionBench, open_bench
@@ -392,9 +393,7 @@ def _recorded_replies(settings: Settings) -> Recall | None:
 
 def _check_new(folder: Path | None) -> None:
     """Before anything expensive: the folder of a new session holds none, and can be written."""
-    if folder is None:
-        require_creatable(sessions_root(), SESSIONS)
-        return
-    require_creatable(folder)
-    if store.holds_events(folder):
-        raise JournalError(f"{folder} already holds a session: resume it with `espalier open {folder}`, or name another folder")
+    require_creatable(*((sessions_root(), SESSIONS) if folder is None else (folder,)))
+    if folder is not None and store.holds_events(folder):
+        resume = f"resume it with `espalier open {shell_name(folder)}`, or name another folder"
+        raise JournalError(f"{folder} already holds a session: {resume}")

@@ -14,6 +14,7 @@ from engine.domain.state import Kernel, SessionState
 from engine.journal import store
 from engine.journal.blobs import Blobs
 from engine.problem.formats import solutions
+from engine.report.text.shell import shell_name
 from engine.session import devices
 from engine.session.ports import StoreBlob
 from engine.toolchain import tunables
@@ -78,7 +79,7 @@ def kernel_of(state: SessionState, name: str, folder: Path) -> Kernel:
     """A session's kernel by its id. Raises KernelCodeError for an unknown one."""
     kernel = state.kernels.get(name)
     if kernel is None:
-        advice = f"list its kernels with `espalier kernel list {store.short_name(folder)}`"
+        advice = f"list its kernels with `espalier kernel list {shell_name(folder)}`"
         raise KernelCodeError(f"unknown kernel {name!r} in {folder.name}: {advice}")
     return kernel
 
