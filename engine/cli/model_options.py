@@ -50,10 +50,9 @@ class ForRole(click.ParamType[tuple[str, Any]]):
         if isinstance(value, tuple):
             return value
         role, equals, text = str(value).rpartition("=")
-        role = role or ALL_ROLES
         if equals and role not in ROLES:
             self.fail(o.unknown_value(role, ROLES), param, ctx)
-        return role, None if text == self._unset else self._inner.convert(text, param, ctx)
+        return role or ALL_ROLES, None if text == self._unset else self._inner.convert(text, param, ctx)
 
 
 _PATIENCE = o.Duration()

@@ -304,6 +304,7 @@ def test_models_servers_and_options_of_a_session_change(espalier: Call, asked: P
         ("--server", "anthropic=http://h,api=chat", "is for servers with OpenAI's protocols"),
         ("--effort", "huge", "unknown value 'huge'"),
         ("--effort", "poetry=high", "unknown value 'poetry'"),
+        ("--temperature", "=1", "unknown value ''"),
         ("--temperature", "3", "3"),
         ("--patience", "soon", "not a duration"),
         ("--proposer", "nobody", "unknown proposer"),

@@ -90,6 +90,15 @@ def test_a_session_gets_notes_instructions_a_mode_and_limits_and_ends(espalier: 
     assert state(recorded).closed == "enough"
 
 
+@pytest.mark.parametrize("reason", ["", " \t"])
+def test_an_empty_reason_is_none(espalier: Call, recorded: Path, reason: str) -> None:
+    espalier("session", "limits", "scripted", "--rounds", 9)
+    assert espalier("kernel", "prune", "scripted", "k2", "--reason", reason).out == "k2 and its descendants pruned\n"
+    assert espalier("session", "pause", "scripted", "--reason", reason).out.startswith("paused: by hand;")
+    assert espalier("session", "end", "scripted", "--reason", reason).out == "session ended: ended by hand\n"
+    assert state(recorded).closed == "ended by hand"
+
+
 def test_a_seed_has_its_own_idea_or_implements_one(espalier: Call, recorded: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.cpp"
     file.write_text(f"// @tune WIDTH = 4, 8\n{KERNEL}")

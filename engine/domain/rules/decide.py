@@ -100,7 +100,7 @@ def _pausing(state: SessionState, command: c.SetPauses | c.PauseSearch | c.Resum
             if state.paused is not None or state.closed is not None:
                 how = "is already paused" if state.paused is not None else "has already ended"
                 raise CommandRejected(f"this session {how}")
-            return (e.SessionPaused(reason or "by hand"),)
+            return (e.SessionPaused(reason.strip() or "by hand"),)
         case c.ResumeSearch():
             if state.paused is None:
                 raise CommandRejected("this session is not paused")
@@ -149,4 +149,4 @@ def _close(state: SessionState, reason: str) -> tuple[e.Event, ...]:
     if state.closed is not None:
         raise CommandRejected(f"this session has already ended ({state.closed})")
     cancelled = [e.KernelCancelled(k.id, "session closed") for k in queries.unsettled(state)]
-    return (*cancelled, e.SessionClosed(reason or "ended by hand"))
+    return (*cancelled, e.SessionClosed(reason.strip() or "ended by hand"))

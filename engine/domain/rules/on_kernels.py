@@ -31,7 +31,7 @@ def decide(state: SessionState, command: c.KernelCommand) -> tuple[e.Event, ...]
         case c.CancelKernel(reason=reason):
             if kernel.stage.settled:
                 raise CommandRejected(f"{kernel.id} has already settled: it is {kernel.stage.value}")
-            return (e.KernelCancelled(kernel.id, reason or "cancelled by hand"),)
+            return (e.KernelCancelled(kernel.id, reason.strip() or "cancelled by hand"),)
         case c.AcceptKernel() | c.DiscardKernel():
             return (_judge_quarantined(kernel, command),)
         case c.RecordProfile(profile=profile):
@@ -50,7 +50,7 @@ def _judge_quarantined(kernel: Kernel, command: c.AcceptKernel | c.DiscardKernel
         why = "its time is not corroborated, so remeasure it" if doubted else f"it is {kernel.stage.value}"
         raise CommandRejected(f"{kernel.id} is not quarantined: {why}")
     if isinstance(command, c.DiscardKernel):
-        return e.KernelFailed(kernel.id, Failure(FailureKind.REJECTED, command.reason or "; ".join(kernel.evidence)))
+        return e.KernelFailed(kernel.id, Failure(FailureKind.REJECTED, command.reason.strip() or "; ".join(kernel.evidence)))
     if kernel.measurement is None:
         raise CommandRejected(f"{kernel.id} has no measurement to accept: discard or remeasure it")
     if not command.note.strip():
@@ -64,7 +64,7 @@ def _prune(state: SessionState, kernel: Kernel, reason: str) -> tuple[e.Event, .
     below = queries.descendants(state, kernel.id)
     waiting = [k for k in below if not state.kernels[k].stage.settled]
     why = f"branch {kernel.id} pruned"
-    return (e.BranchPruned(kernel.id, reason), *(e.KernelCancelled(k, why) for k in waiting))
+    return (e.BranchPruned(kernel.id, reason.strip()), *(e.KernelCancelled(k, why) for k in waiting))
 
 
 def decide_race(state: SessionState, command: c.RaceCommand) -> tuple[e.Event, ...]:
