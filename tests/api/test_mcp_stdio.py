@@ -50,6 +50,16 @@ def test_a_line_that_is_no_message_is_answered_and_a_blank_one_is_not(tmp_path: 
 
 
 @pytest.mark.slow
+def test_a_request_that_the_sdk_cannot_read_is_refused_by_its_id(tmp_path: Path) -> None:
+    """JavaScript writes half an emoji, where a text was cut, as an escape that pydantic does not read."""
+    half = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "\ud83d"}})
+    deep = f'{{"jsonrpc":"2.0","id":"deep","method":"tools/call","params":{{"x":{"[" * 400}{"]" * 400}}}}}'
+    found = answers(tmp_path / "home", half.encode(), deep.encode())
+    assert [(one["id"], one["error"]["code"]) for one in found] == [(7, PARSE_ERROR), ("deep", PARSE_ERROR)]
+    assert "surrogate" in found[0]["error"]["message"]
+
+
+@pytest.mark.slow
 def test_a_request_whose_id_nobody_can_answer_is_refused(tmp_path: Path) -> None:
     """JSON-RPC 2.0: the answer to a request whose id is not valid has the id null. MCP: an id is a text or a whole number."""
     ids = ("null", "1.5", "1e999", "NaN", "true", "[1]", "{}", '7,"id":null')
