@@ -19,6 +19,7 @@ from engine.trial.judge.inputs.perturbations import OPPOSED, OWN, perturb
 from engine.trial.judge.timing.call_order import PerturbedCheck, first_checks
 from engine.trial.judge.tolerance.calibration import calibrate
 from engine.trial.judge.tolerance.candidate_distributions import candidates
+from engine.trial.judge.tolerance.reference_on_case import ReferenceOnCase
 
 TINY = torch.finfo(torch.float32).tiny
 ATTENTION = """import torch
@@ -91,7 +92,8 @@ def test_a_maximum_of_scores_that_starts_at_zero_fails(tmp_path: Path, dtype: st
 
     def passes(kernel: Callable[..., torch.Tensor], case: Case) -> bool:
         on = OWN if case.own else OPPOSED
-        return calibration.policy.rule([kernel(*case.inputs)], case.expected, ["out"], on).passed
+        asked = ReferenceOnCase(reference, case)
+        return calibration.policy.rule([kernel(*case.inputs)], case.expected, ["out"], on, asked).passed
 
     for kernel, right in KERNELS.values():
         assert passes(kernel, cases[0])
