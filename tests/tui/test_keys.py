@@ -132,6 +132,38 @@ def test_a_page_is_searched_and_n_goes_on(folder: Path) -> None:
     ui.run_steered(folder, act, mode="autopilot")
 
 
+@pytest.mark.slow
+def test_a_page_is_searched_again_for_something_else(folder: Path) -> None:
+    """The bar lost the focus to the page that it had searched, and letters acted as keys of the screen."""
+
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await until(pilot, lambda: ui.ended(folder) and ui.shows_tree(app))
+        await pilot.press("2")
+        page = app.screen.query_one("#kernel LinesView", LinesView)
+        await until(pilot, lambda: len(page.lines) > 2)
+        tree, bar = app.screen.query_one(KernelTree), app.screen.query_one(FindBar)
+        await pilot.press("slash", "k", "1", "0", "enter")
+        await until(pilot, lambda: app.focused is tree and tree.pattern == "k10")
+        page.focus()
+        await pilot.press("slash", "a", "enter")
+        await until(pilot, lambda: app.focused is page and "of" in page.search_result)
+        assert not tree.pattern, "one bar shows one text"
+        await pilot.press("slash")
+        await ui.still(pilot)
+        assert bar.is_typing
+        await pilot.press("z", "z", "z")
+        await until(pilot, lambda: page.search_result == "not found")
+        assert bar.text == "zzz"
+        await pilot.press("enter")
+        await until(pilot, lambda: app.focused is page)
+        tree.focus()
+        await pilot.press("slash", "k", "1")
+        await until(pilot, lambda: tree.pattern == "k1")
+        assert not page.search_result
+
+    ui.run_steered(folder, act, mode="autopilot")
+
+
 def test_a_preset_gives_keys_and_lines_of_the_file_win(tmp_path: Path) -> None:
     file = tmp_path / "keys.toml"
     file.write_text('preset = "vim"\n"session.gate" = "f7"\n')

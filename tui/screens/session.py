@@ -281,11 +281,13 @@ class SessionScreen(ArrangedScreen):
         """Filter the tree while typing; on a focused page, search it."""
         bar, page = self.query_one(FindBar), self.focused
         if isinstance(page, LinesView):
-            self._clear_find()
+            self._find_text("")
             self._searched = page
             bar.open("Search", "")
             bar.report("")
         else:
+            if self._searched is not None:
+                self._find_text("")
             self._searched = None
             bar.open("Filter", self.query_one(KernelTree).pattern)
             self._report_filter("id, title, author, outcome")
@@ -293,10 +295,13 @@ class SessionScreen(ArrangedScreen):
 
     @on(FindBar.Changed)
     def _find(self, event: FindBar.Changed) -> None:
+        self._find_text(event.text)
+
+    def _find_text(self, text: str) -> None:
         if self._searched is not None:
-            self.query_one(FindBar).report(self._searched.search(event.text))
+            self.query_one(FindBar).report(self._searched.search(text))
         else:
-            self.query_one(KernelTree).pattern = event.text
+            self.query_one(KernelTree).pattern = text
             self._report_filter("id, title, author, outcome")
 
     @on(LinesView.FoundMoved)
