@@ -20,9 +20,9 @@ def section(title: str, room: int) -> Line:
     return line(Cell(f" {title} ", Ink.TITLE), Cell(rule, Ink.RULE))
 
 
-def empty_page(words: str) -> tuple[Line, ...]:
+def empty_page(words: str, room: int = _ANY) -> tuple[Line, ...]:
     """A page without content, and why."""
-    return (BLANK, line(Cell(f"  {words}", Ink.FAINT)))
+    return (BLANK, *(line(Cell(f"{INDENT}{part}", Ink.FAINT)) for part in wrap(words, max(_LEAST, room - 4))))
 
 
 def table(rows: Sequence[tuple[str, Sequence[Cell]]], room: int = _ANY) -> list[Line]:

@@ -86,7 +86,7 @@ def page(tab: Tab, subject: PageSubject, room: int) -> tuple[Line, ...]:
         case Tab.IDEA:
             return detail.idea(state, kernel, room, subject.lineage)
         case Tab.CODE:
-            return _code(subject)
+            return _code(subject, room)
         case Tab.DIFF:
             return _diff(subject, room)
         case Tab.CHECKS:
@@ -100,10 +100,10 @@ def page(tab: Tab, subject: PageSubject, room: int) -> tuple[Line, ...]:
             return _log(subject, room)
 
 
-def _code(subject: PageSubject) -> tuple[Line, ...]:
+def _code(subject: PageSubject, room: int) -> tuple[Line, ...]:
     source = subject.read(subject.kernel.source)
     if source is None:
-        return empty_page("the code is missing from the session folder")
+        return empty_page("the code is missing from the session folder", room)
     return code.number_lines(code.highlight(source, subject.kernel.dialect))
 
 
@@ -112,10 +112,10 @@ def _diff(subject: PageSubject, room: int) -> tuple[Line, ...]:
     name = subject.other if subject.other and subject.other != kernel.id else kernel.parent or ""
     other = subject.state.kernels.get(name)
     if other is None:
-        return empty_page("a root kernel has no parent: mark another kernel to compare with it")
+        return empty_page("a root kernel has no parent: mark another kernel to compare with it", room)
     before, after = subject.read(other.source), subject.read(kernel.source)
     if before is None or after is None:
-        return empty_page("the code of one kernel is missing from the session folder")
+        return empty_page("the code of one kernel is missing from the session folder", room)
     found = diff.difference(before, after, kernel.dialect)
     role = "marked" if name == subject.other else "parent"
     head = line(

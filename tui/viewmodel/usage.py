@@ -25,7 +25,7 @@ _STATUS: Mapping[CallStatus, tuple[str, str, Ink]] = {
 def page(state: SessionState, room: int) -> tuple[Line, ...]:
     """The whole page at a width."""
     if not state.calls:
-        lines = empty_page("no model calls: ideas and code come from the playbook")
+        lines = empty_page("no model calls: ideas and code come from the playbook", room)
         return (*lines, BLANK, *_conditions(state, room))
     calls = tuple(state.calls.values())
     lines = (BLANK, section("total", room), *_totals(state, usage.totals(calls), room), BLANK, *_conditions(state, room))

@@ -35,6 +35,7 @@ from tui.viewmodel import (
     tabs,
     timing,
     transport,
+    usage,
 )
 from tui.viewmodel.cells import Ground, Line
 from tui.viewmodel.tabs import Tab
@@ -120,6 +121,15 @@ def test_the_diff_is_against_the_parent_or_the_marked_kernel() -> None:
     assert "k1 (marked) → k12" in page(Tab.DIFF, "k12", other="k1")
     assert "k7 (parent) → k12" in page(Tab.DIFF, "k12", other="k12")
     assert "a root kernel has no parent" in page(Tab.DIFF, "k1")
+
+
+@pytest.mark.parametrize("room", [30, 56, 90])
+def test_why_a_page_is_empty_is_read_without_scrolling(room: int) -> None:
+    subject = tabs.PageSubject(STATE, STATE.kernels["k1"], "", lambda blob: None)
+    readable = replace(subject, read=showcase.BLOBS.get)
+    found = [tabs.page(Tab.DIFF, readable, room), tabs.page(Tab.CODE, subject, room)]
+    for lines in (*found, usage.page(replace(STATE, calls={}), room)):
+        assert max(cells.width(one.text) for one in lines) <= room
 
 
 def test_counters_are_compared_with_the_parent_or_show_why_they_are_missing() -> None:
