@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +47,9 @@ def read_seed(text: str, chosen: Mapping[str, int] | None = None, problem: Probl
     Raises KernelCodeError for a file without a kernel or an unknown tunable, JournalError for an unknown session.
     """
     session, colon, name = text.rpartition(":")
-    if not colon or Path(text).exists():
-        return seed_of(read_kernel(Path(text), problem), chosen or {})
+    file = Path(os.path.expanduser(text))  # that of pathlib raises for an unknown user
+    if not colon or file.exists():
+        return seed_of(read_kernel(file, problem), chosen or {})
     folder = store.resolve(session)
     kernel = kernel_of(store.state_of(folder), name, folder)
     return seed_of(recorded_code(folder, kernel), {**kernel.tunables, **(chosen or {})})

@@ -205,7 +205,7 @@ def test_seeding_a_file_below_a_kernel(folder: Path, tmp_path: Path) -> None:
         await pilot.press("ctrl+s")
         await pilot.pause()
         assert "no kernel file" in str(app.screen.query_one("#message").render())
-        app.screen.query_one("#kernel", Input).value = str(file)
+        app.screen.query_one("#kernel", Input).value = f" '{file}' "
         app.screen.query_one("#title", Input).value = "By hand"
         await pilot.press("ctrl+s")
         await until(pilot, lambda: any(isinstance(entry.event, e.KernelMeasured) and entry.event.kernel == "k11"

@@ -29,6 +29,7 @@ from tui.opener import SessionOpener
 from tui.removals import is_going
 from tui.screens.dialogs import Dialog, show_beside
 from tui.screens.open_session import FIRST_STEP
+from tui.typed_paths import typed_path
 from tui.viewmodel import fmt
 from tui.viewmodel.cells import wrap
 from tui.viewmodel.steps import StepLog
@@ -171,7 +172,7 @@ class NewSessionForm(Dialog[Bridge | None]):
 
     @on(Input.Blurred, "#problem")
     def _problem_left(self, event: Input.Blurred) -> None:
-        self._read_those_of(event.value.strip())
+        self._read_those_of(typed_path(event.value))
 
     def _read_those_of(self, name: str) -> None:
         """Those of a folder or a file, once its path is complete. A wrong path is told when the session starts."""
@@ -251,9 +252,9 @@ class NewSessionForm(Dialog[Bridge | None]):
     def _request(self) -> NewSession:
         """The session as the form describes it. Raises EspalierError for invalid input."""
         self._field = "problem"
-        problem = find_problem(self._text("problem"))
+        problem = find_problem(typed_path(self._text("problem")))
         judged, suite = self._chosen("workload").removeprefix(_SUITE), self._chosen("workload").startswith(_SUITE)
-        seed = self._text("seed")
+        seed = typed_path(self._text("seed"))
         limits = Limits(rounds=self._count("rounds", "Rounds", LARGEST_COUNT), seconds=self._seconds(), usd=self._dollars())
         settings = replace(
             Settings(),

@@ -20,6 +20,7 @@ from engine.report.text.lines import one_line
 from tui.bridge import Bridge, Seed, read_seed
 from tui.removals import while_shown
 from tui.screens.dialogs import Dialog, show_beside
+from tui.typed_paths import typed_path
 from tui.viewmodel import fmt
 
 
@@ -108,7 +109,7 @@ class SeedForm(Dialog[SeedInput | None]):
     @on(Input.Submitted)
     def action_done(self) -> None:
         """Answer with the named kernel."""
-        name = self.query_one("#kernel", Input).value.strip()
+        name = typed_path(self.query_one("#kernel", Input).value)
         if not name:
             self._show_error("kernel", "Enter a file or SESSION:KERNEL, choose a kernel of the bank, or write one.")
             return
