@@ -97,11 +97,11 @@ def test_a_maximum_of_scores_that_starts_at_zero_fails(tmp_path: Path, dtype: st
 
     for kernel, right in KERNELS.values():
         assert passes(kernel, cases[0])
-        assert all(passes(kernel, case) for case in cases[1:]) == right
+        assert {passes(kernel, case) for case in cases[1:]} == {right}
 
 
-_DRAWS = 16
-"""In a third of them queries and keys move alike."""
+_DRAWS = 8
+"""In every one of them queries and keys are shifted against each other."""
 
 
 @given(count=st.integers(2, 5), seed=st.integers(0, 2**62))
@@ -134,7 +134,7 @@ def test_a_single_input_has_no_other_to_oppose(tmp_path: Path, inputs: str) -> N
 
 
 def test_opposed_inputs_are_tried_twice() -> None:
-    """Of three inputs, two that are multiplied move alike in a third of the draws."""
+    """Of four inputs or more, two that are multiplied may move alike in one of them."""
     checks = first_checks(Random(1), [OWN, OPPOSED, "negated"])
     found = [one for one in checks if one.distribution == OPPOSED]
     assert len(found) >= 2

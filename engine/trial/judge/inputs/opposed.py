@@ -18,6 +18,8 @@ from engine.trial.judge.inputs import structure
 
 _BY, _BY_IN_HALF = 32.0, 8.0
 """As far as ``shifted`` inputs. Half precision keeps too little of a number behind 32, and its products overflow."""
+_IN_HALVES = 1 / 2
+"""How often the first half of the inputs moves one way."""
 
 
 def can_oppose(operands: Sequence[Operand]) -> bool:
@@ -26,17 +28,22 @@ def can_oppose(operands: Sequence[Operand]) -> bool:
 
 
 def opposed(inputs: tuple[object, ...], rng: Random) -> tuple[object, ...]:
-    """Copies of ``inputs``: each floating-point one is shifted up or down, at random, but not all of several alike."""
+    """Copies of ``inputs``: of the floating-point ones every other one is shifted up, or the first half is, the others down; or
+    the reverse.
+
+    In both ways the queries and keys of an attention, which come first, move against each other.
+    """
     count = sum(_is_wide(tensor.dtype) for tensor in tensors(list(inputs)))
-    up = set(rng.sample(range(count), rng.randrange(1, count))) if count > 1 else {0}
+    in_halves, way = rng.random() < _IN_HALVES, rng.choice((1, -1))
     seen = 0
 
     def changed(tensor: torch.Tensor) -> torch.Tensor:
         nonlocal seen
         if not _is_wide(tensor.dtype):
             return tensor
-        by = _BY if tensor.dtype.itemsize > 2 else _BY_IN_HALF
-        copy = tensor.clone(memory_format=torch.contiguous_format).add_(by if seen in up else -by)
+        by = way * (_BY if tensor.dtype.itemsize > 2 else _BY_IN_HALF)
+        back = seen >= count // 2 if in_halves else seen % 2 == 1
+        copy = tensor.clone(memory_format=torch.contiguous_format).add_(-by if back else by)
         seen += 1
         return structure.kept(tensor, structure.in_range(tensor, copy))
 

@@ -43,8 +43,7 @@ def first_checks(rng: random.Random, distributions: Sequence[str]) -> list[Pertu
 
     Those that change a few elements, or the ends of dimensions, are checked on all and on some. One of the former comes
     first, behind calls on the problem's own inputs: a kernel that is careful for some calls after it has seen perturbed inputs
-    is not yet careful there. Inputs that are shifted against each other come twice: two of three move alike in a third of the
-    draws.
+    is not yet careful there. Inputs that are shifted against each other come twice: which of them move up is drawn.
     """
     twice = [name for name in distributions if name in (*SPARSE, *AT_ENDS)]
     checks = [PerturbedCheck(name, partly) for name in twice for partly in (False, True)]
