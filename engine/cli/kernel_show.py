@@ -11,7 +11,7 @@ import click
 from engine.cli import options as o
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.kernel import kernel_argument
-from engine.cli.output import as_data, show, show_json, terminal_width
+from engine.cli.output import as_data, show, show_json, show_text, terminal_width
 from engine.cli.session_access import read_state, session_argument
 from engine.domain import corroboration, queries
 from engine.domain.state import Kernel, SessionState
@@ -57,7 +57,7 @@ def show_kernel(session: str, kernel: str, code: bool, diff: bool, as_json: bool
         text = {"code": _code(folder, known)} if code else {"diff": "\n".join(_diff(state, folder, known))} if diff else {}
         show_json({"session": str(folder.absolute()), **kernel_fields(state, known), **as_data(_details(state, known)), **text})
     elif code:
-        click.echo(_code(folder, known), nl=False)
+        show_text(_code(folder, known))
     elif diff:
         show(_painted(row) for row in _diff(state, folder, known))
     else:

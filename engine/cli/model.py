@@ -12,7 +12,7 @@ import click
 from engine.cli import options as o
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.model_options import changed, model_options
-from engine.cli.output import show, show_json
+from engine.cli.output import show, show_json, show_text
 from engine.cli.session_access import Target, read_state, reason_option, session_argument, steers
 from engine.domain import commands as c
 from engine.domain import queries
@@ -66,7 +66,7 @@ def prompts(session: str, call: str | None, reply: bool, as_json: bool) -> None:
     if as_json:
         show_json({"call": known, "reply" if reply else "prompt": text})
     else:
-        click.echo(text)
+        show_text(f"{text}\n")
 
 
 def _call_row(state: SessionState, call: ModelCall) -> list[Span]:

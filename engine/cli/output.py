@@ -54,6 +54,12 @@ def _shown(text: str) -> str:
     return printable(text).replace("\n", " ").expandtabs(4)
 
 
+def show_text(text: str) -> None:
+    """Print a text whole: on a terminal printable, else as it is, in UTF-8 whatever the locale, as it would be in a file."""
+    sys.stdout.flush()
+    click.echo(printable(text) if is_terminal(sys.stdout) else text.encode(), nl=False)
+
+
 def show_json(value: object) -> None:
     """Print one object: dataclasses by their fields, ``null`` for infinities and NaN."""
     click.echo(_as_json(value, indent=2), file=sys.stdout)
@@ -172,8 +178,7 @@ def refuse_target(target: Path, force: bool, *, is_folder: bool = False) -> None
 def write_output(target: Path, text: str) -> None:
     """Write a file that the user named. Raises ProblemError if it cannot be written; leaves no part of a new file then."""
     if target == STDOUT:
-        sys.stdout.flush()
-        click.echo(text.encode(), nl=False)  # UTF-8 as in a file, whatever the locale
+        show_text(text)
         return
     is_new = not os.path.lexists(target)
     try:

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from support.program import Call
 
+from engine.cli import output
 from engine.cli.conclusion import next_steps
 from engine.cli.exit_codes import AWAITING
 from engine.domain import races
+from engine.domain.errors import printable
 from engine.journal import store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,3 +176,17 @@ def test_a_prediction_of_an_idea_without_a_parent_names_none(
     journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
     shown = espalier("idea", "show", "scripted", proposed["data"]["ideas"][0]["id"]).out
     assert "predicted  1.50×\n" in shown
+
+
+def test_code_is_printed_as_it_is_and_controls_no_terminal(
+    espalier: Call, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into a file it lost what looks like a colour; on a terminal it could rewrite the screen."""
+    code = '// \x1b[31mred\x1b[0m \x1b]0;title\x07 é\nextern "C" void launch(const float*, float*, void*) {}\n'
+    file = tmp_path / "odd.cpp"
+    file.write_text(code)
+    assert espalier("kernel", "seed", "scripted", file).status == 0
+    kernel = f"k{len(store.state_of(recorded).kernels)}"
+    assert espalier("kernel", "show", "scripted", kernel, "--code").out == code
+    monkeypatch.setattr(output, "is_terminal", lambda stream: True)
+    assert espalier("kernel", "show", "scripted", kernel, "--code").out == printable(code)
