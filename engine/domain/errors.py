@@ -23,6 +23,7 @@ A message says what failed, which one, and what to do.
 
 from __future__ import annotations
 
+import unicodedata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -118,10 +119,13 @@ def head_and_tail(text: str, most: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Foreign text made printable: control characters except line feed and tab become question marks."""
+    """Foreign text made printable: control characters except line feed and tab become question marks.
+
+    Spaces of other widths, as Chinese, Japanese and French texts have them, become spaces.
+    """
     if text.replace("\n", "").replace("\t", "").isprintable():  # a text is searched faster than its characters
         return text
-    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+    return "".join(c if c.isprintable() or c in "\n\t" else " " if unicodedata.category(c) == "Zs" else "?" for c in text)
 
 
 def message_line(message: str) -> str:

@@ -142,3 +142,7 @@ def test_a_file_is_named_in_the_working_folder(seed: int) -> None:
 
 def test_printable_text_stays_as_it_is() -> None:
     assert printable("µs × 3 → é") == "µs × 3 → é"
+
+
+def test_wide_and_unbreakable_spaces_are_spaces() -> None:
+    assert printable("5\u00a0% 行列\u3000積\x07") == "5 % 行列 積?"
