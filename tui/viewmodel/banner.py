@@ -113,7 +113,8 @@ def _remedies(work: WorkKey, source: Source) -> tuple[Remedy, ...]:
 def _undecided(state: SessionState) -> str:
     """The undecided races, and which of them only the judge's clock leaves open."""
     best = kernels.incumbent(state)
-    found = sorted(tree_facts(state).undecided)
+    facts = tree_facts(state)
+    found = sorted(facts.undecided - facts.racing)
     if not found or best is None:
         return ""
     open_races = ((name, races.race_against_incumbent(state, name)) for name in found)

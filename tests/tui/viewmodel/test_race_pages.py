@@ -186,6 +186,11 @@ def test_the_banner_says_that_a_faster_kernel_is_not_corroborated(raced: e.Kerne
     assert shown.words == words
 
 
+def test_the_banner_does_not_ask_for_a_race_that_runs() -> None:
+    running = after(race(RACED.UNDECIDED, 1.01), e.WorkStarted("race:k2:k1:1"))
+    assert banner.banner(running, banner.Source()) is None
+
+
 def test_the_chart_follows_past_incumbents() -> None:
     assert [(step.kernel, step.place, step.speedup) for step in charts.climb(UNDECIDED).incumbents] == [("k1", 1, 1.0)]
     assert charts.climb(WON).by_round == ((0, 1.0), (1, 2.0))
