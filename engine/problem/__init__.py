@@ -1,5 +1,5 @@
-"""Problems: their files, references, workloads, operands and the generated header.
+"""Problems: their references, workloads, operands and the generated header.
 
-``catalog``, ``reference_code``, ``graph_ir``, ``names``, ``header`` and ``strict_toml`` never import torch. The other modules
-do; only judge and host processes load them.
+``catalog``, ``chance_holdout``, ``graph_ir``, ``names``, ``header`` and the folders ``files`` and ``formats`` never import
+torch. The others do; only judge and host processes load them.
 """

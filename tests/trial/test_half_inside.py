@@ -14,6 +14,7 @@ from engine.problem.reference import Reference
 from engine.trial.judge.inputs.cases import default_class, make_case
 from engine.trial.judge.inputs.perturbations import OWN
 from engine.trial.judge.tolerance.calibration import Calibration, calibrate
+from engine.trial.judge.tolerance.correctness_check import describe_check
 from engine.trial.judge.tolerance.reference_on_case import ReferenceOnCase
 
 PRODUCT = """import torch
@@ -78,6 +79,7 @@ def test_errors_of_half_precision_get_its_factor(tmp_path: Path, forward: str) -
     reference, calibration = calibrated(tmp_path, forward)
     assert default_class(reference) is PrecisionClass.FP32
     assert calibration.policy.name == "class:fp32 (3x)"
+    assert describe_check(reference, calibration).factor == 3.0
     for _ in range(3):
         case = make_case(reference, OWN)
         asked = ReferenceOnCase(reference, case)
@@ -91,6 +93,7 @@ def test_smaller_errors_keep_the_factor_of_fp32(tmp_path: Path) -> None:
     """A constant of half precision that is exact rounds nothing: the limit is ten times the error of fp32, as without it."""
     reference, calibration = calibrated(tmp_path, ASIDE)
     assert reference.rounds_to_half()
+    assert calibration.policy.name == "class:fp32 (10x)"
     errors = calibration.policy.classes[OWN]["fp32"]
     assert errors.rel_fro < 1e-6
     assert calibration.policy.limit(OWN).rel_fro == max(10 * errors.rel_fro, 2.0**-21)

@@ -107,7 +107,7 @@ class Contestants:
     judged: Mapping[str, RunnerClient]
     baselines: Mapping[str, RunnerClient]
     nulls: Mapping[str, RunnerClient]
-    """The null kernels by name (``timing.null_name``), one for each path that is used."""
+    """The null kernels by name (``pair_times.null_name``), one for each path that is used."""
     contracts: Mapping[str, str] = field(default_factory=dict)
     """The contracts of the judged kernels: under some of them the kernel's host code runs."""
 

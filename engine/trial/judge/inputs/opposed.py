@@ -31,7 +31,8 @@ def opposed(inputs: tuple[object, ...], rng: Random) -> tuple[object, ...]:
     """Copies of ``inputs``: of the floating-point ones every other one is shifted up, or the first half is, the others down; or
     the reverse.
 
-    In both ways the queries and keys of an attention, which come first, move against each other.
+    Of two or three inputs, as queries, keys and values, the first two move against each other in both ways. Of more,
+    neighbours do in the first way and inputs of different halves in the second; some pairs do in neither.
     """
     count = sum(_is_wide(tensor.dtype) for tensor in tensors(list(inputs)))
     in_halves, way = rng.random() < _IN_HALVES, rng.choice((1, -1))

@@ -5,7 +5,7 @@ inputs, cache flush, opening of the gate, wait for the runner's report, second e
 order on the device, and the time contains neither process's host. An empty call takes 0.29 ms (two switches between contexts)
 and varies by 2 µs (H200). The inputs are released after the first event: nothing can be computed ahead. A report that comes too
 early shows in the outputs, which the judge reads right after the second event. Copying 6 GiB of inputs varies by 30 µs: a third
-event tells what the release took (``timing.with_counted_times``).
+event tells what the release took (``pair_times.with_counted_times``).
 
 A call that waits for the device before its end cannot be enqueued whole. There the gate opens first, and the judge enqueues its
 wait once the runner has enqueued the rest.

@@ -31,7 +31,7 @@ class Timing:
     after_us: float = 0.0
     """Time of the judge's next operation on the device, right after the runner was stopped."""
     counted_us: float = -1.0
-    """The time that counts (``timing.with_counted_times``); until that is known, the claim."""
+    """The time that counts (``pair_times.with_counted_times``); until that is known, the claim."""
 
     def __post_init__(self) -> None:
         if self.counted_us < 0:

@@ -21,7 +21,7 @@ from engine.problem.precision import draws_numbers
 from engine.problem.reference import Reference
 from engine.trial.judge.caches.preparation_cache import KeptCalibration
 from engine.trial.judge.inputs.cases import Case, default_class, make_case, output_dtype, output_dtypes, output_names
-from engine.trial.judge.inputs.perturbations import COPIES, GRADED, INSTEAD_OF, OWN, UNEQUAL, WIDE_ONLY
+from engine.trial.judge.inputs.perturbations import COPIES, GRADED, INSTEAD_OF, OPPOSED, OWN, UNEQUAL, WIDE_ONLY
 from engine.trial.judge.outputs.comparison import compare_inexact
 from engine.trial.judge.outputs.relative_errors import RelativeErrors
 from engine.trial.judge.tolerance.candidate_distributions import candidates
@@ -36,7 +36,7 @@ from engine.trial.judge.tolerance.perturbed_calibration import (
     without_alternatives,
 )
 from engine.trial.judge.tolerance.policies import Policy, allowed_class, make_policy
-from engine.trial.judge.tolerance.policy import HOPELESS, error_limit
+from engine.trial.judge.tolerance.policy import HOPELESS, error_limit, errs_as_half
 from engine.trial.judge.tolerance.repeated_writes import DISTINCT, undefined_writes
 
 _SEEDS = 2
@@ -211,7 +211,8 @@ def _policy(
 ) -> Policy:
     dtype, dtypes = output_dtype(reference), output_dtypes(reference)
     default = default_class(reference)
-    from_half = default is not PrecisionClass.HALF and reference.rounds_to_half()
+    own = classes.get(OWN, {}).get(default.value)
+    from_half = default is not PrecisionClass.HALF and reference.rounds_to_half() and own is not None and errs_as_half(own)
     return make_policy(tolerance, default, classes, dtype, dtypes, unmeasured, from_half=from_half)
 
 
@@ -223,7 +224,7 @@ def _perturbed_as(main: Calibration, own: Mapping[str, RelativeErrors]) -> dict[
     return {
         distribution: {name: errors.wider(own.get(name, errors)) for name, errors in classes.items()}
         for distribution, classes in main.policy.classes.items()
-        if distribution not in (OWN, UNEQUAL, GRADED, COPIES)
+        if distribution not in (OWN, UNEQUAL, GRADED, OPPOSED, COPIES)
     }
 
 

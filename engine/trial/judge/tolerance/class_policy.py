@@ -63,7 +63,12 @@ class ClassPolicy:
 
     @property
     def name(self) -> str:
-        return f"class:{self.allowed.value} ({factor_of(self.allowed, self.dtype, from_half=self.from_half):g}x)"
+        return f"class:{self.allowed.value} ({self.factor:g}x)"
+
+    @property
+    def factor(self) -> float:
+        """The allowed multiple of the reference error on the problem's own inputs."""
+        return factor_of(self.allowed, self.dtype, from_half=self.from_half)
 
     def limit(self, distribution: str) -> RelativeErrors:
         """Of all outputs, and of each."""

@@ -171,8 +171,10 @@ def _echo(case: Case, expected: Sequence[torch.Tensor], dtypes: Sequence[torch.d
     return [f.reshape(e.shape).to(d) for f, e, d in zip(found, expected, dtypes, strict=True)]
 
 
-def _factor(allowed: PrecisionClass, reference: Reference) -> float:
-    return factor_of(allowed, output_dtype(reference)) if allowed in FACTORS else 1.0
+def _factor(policy: Policy, allowed: PrecisionClass, reference: Reference) -> float:
+    if allowed not in FACTORS:
+        return 1.0
+    return policy.factor if isinstance(policy, ClassPolicy) else factor_of(allowed, output_dtype(reference))
 
 
 def _seed_notes(reference: Reference) -> tuple[str, ...]:
@@ -226,6 +228,6 @@ def describe_check(reference: Reference, calibration: Calibration, complete: Com
     notes = (*calibration.notes, *_seed_notes(reference), f"inputs: own{''.join(', ' + b for b in perturbed)}")
     classes = {name: ClassErrors(errors.rel_fro, errors.max_scaled) for name, errors in policy.classes[OWN].items()}
     return CorrectnessCheck(
-        policy.name, allowed, limit.rel_fro, limit.max_scaled, _factor(allowed, reference), classes,
+        policy.name, allowed, limit.rel_fro, limit.max_scaled, _factor(policy, allowed, reference), classes,
         try_trivial_models(reference, calibration, complete), notes,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from engine.trial.judge.outputs.undecided import SeenRange
 
 
 class _OnCase(Protocol):
-    """A ``tolerance.CaseReference`` of all outputs. ``dtype``: the type of sums, or in whose units inputs move."""
+    """A ``policy.CaseReference`` of all outputs. ``dtype``: the type of sums, or in whose units inputs move."""
 
     def errors(self, wanted: Sequence[PrecisionClass]) -> Mapping[str, RelativeErrors]: ...
     def plain_sums(self, dtype: torch.dtype | None = None) -> Iterator[RelativeErrors]: ...
@@ -128,7 +128,7 @@ class SharedAnswers:
 
 @dataclass(slots=True)
 class OutputOnCase:
-    """The reference on one case for one output: a ``tolerance.CaseReference``."""
+    """The reference on one case for one output: a ``policy.CaseReference``."""
 
     shared: SharedAnswers
     index: int

@@ -69,6 +69,11 @@ def error_limit(
     return RelativeErrors(rel_fro, max_scaled)
 
 
+def errs_as_half(errors: RelativeErrors) -> bool:
+    """Whether these errors on the problem's own inputs are those of half precision: an exact constant makes none."""
+    return FACTORS[PrecisionClass.HALF] * errors.rel_fro > _LEAST_OF_HALF
+
+
 def _multiple(error: float, factor: float, of_half: float) -> float:
     """The limit for an error of the reference, which a smaller factor allows where it is one of half precision."""
     return max(of_half * error, min(factor * error, _LEAST_OF_HALF)) if of_half < factor else factor * error

@@ -37,7 +37,7 @@ _Computed = Callable[[Callable[[], Sequence[torch.Tensor]]], Iterator[Sequence[t
 
 @dataclass(frozen=True, slots=True)
 class ReferenceOnCase:
-    """The reference on one case: a ``tolerance.WholeCase``."""
+    """The reference on one case: a ``policy.WholeCase``."""
 
     reference: Reference
     case: Case
