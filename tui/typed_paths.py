@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+
 
 def typed_path(text: str) -> str:
-    """The path without the quotes that shells and file managers put around one with spaces."""
+    """The path without the quotes or backslashes that shells, terminals and file managers put around one with spaces."""
     text = text.strip()
-    return text[1:-1] if len(text) > 2 and text[0] == text[-1] and text[0] in "'\"" else text
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return text  # an apostrophe in a name
+    return words[0] if len(words) == 1 else text

@@ -7,8 +7,8 @@ import pytest
 from tui.typed_paths import typed_path
 
 
-@pytest.mark.parametrize("typed", ["/a/my kernel.cpp", "'/a/my kernel.cpp'", ' "/a/my kernel.cpp"\t'])
-def test_a_path_is_typed_with_or_without_quotes(typed: str) -> None:
+@pytest.mark.parametrize("typed", ["/a/my kernel.cpp", r"/a/my\ kernel.cpp", "'/a/my kernel.cpp'", ' "/a/my kernel.cpp"\t'])
+def test_a_path_is_typed_with_or_without_quotes_and_backslashes(typed: str) -> None:
     assert typed_path(typed) == "/a/my kernel.cpp"
 
 

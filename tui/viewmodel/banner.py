@@ -114,7 +114,8 @@ def _undecided(state: SessionState) -> str:
     """The undecided races, and which of them only the judge's clock leaves open."""
     best = kernels.incumbent(state)
     facts = tree_facts(state)
-    found = sorted(facts.undecided - facts.racing)
+    racing = facts.racing if best is not None and best.id in facts.racing else frozenset()
+    found = sorted(facts.undecided - racing)
     if not found or best is None:
         return ""
     open_races = ((name, races.race_against_incumbent(state, name)) for name in found)

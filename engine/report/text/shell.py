@@ -12,7 +12,7 @@ from engine.journal import store
 def quoted(path: str) -> str:
     """The path as one word of a command line. One that begins with a dash would be read as an option: it gets ``./``.
 
-    One that is not printable is written in bytes, as bash, ksh and zsh read them (``$'a\\x0ab'``): printed as it is, it would
+    One that is not printable is written in bytes, as bash and zsh read them (``$'a\\x0ab'``): printed as it is, it would
     lose its control characters, and the command would name another file.
     """
     path = f"./{path}" if path.startswith("-") else path
