@@ -67,6 +67,7 @@ def test_the_tf32_switches_are_restored() -> None:
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
 def test_the_values_of_sparse_factors_are_rounded(layout: torch.layout) -> None:
     dense = torch.tensor([[1 + 2.0**-12, 0.0], [0.0, 3.0]])
