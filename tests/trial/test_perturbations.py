@@ -23,6 +23,7 @@ from engine.trial.judge.inputs.perturbations import (
     BY_CHANCE,
     COPIES,
     GRADED,
+    INFINITIES,
     OPPOSED,
     OWN,
     PERTURBATIONS,
@@ -66,6 +67,20 @@ def test_each_perturbation_changes_as_documented(name: str, wanted: Callable[[to
     x = torch.randn(4, 10)
     (bent,) = perturb((x,), name)
     torch.testing.assert_close(bent, wanted(x))
+
+
+def test_infinities_are_of_both_signs() -> None:
+    for _ in range(50):
+        (bent,) = perturb((torch.zeros(64, 64),), INFINITIES)
+        assert isinstance(bent, torch.Tensor)
+        assert set(bent.unique().tolist()) == {-math.inf, 0.0, math.inf}
+
+
+@pytest.mark.parametrize("size", [0, 1, 2])
+def test_tensors_of_few_elements_have_infinities(size: int) -> None:
+    (bent,) = perturb((torch.zeros(size),), INFINITIES)
+    assert isinstance(bent, torch.Tensor)
+    assert bool(bent.isinf().any()) == (size > 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])

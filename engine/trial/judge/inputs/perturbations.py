@@ -192,10 +192,11 @@ def _with_zero_slices(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
 
 
 def _with_infinities(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
-    """Three random elements are infinite, each with a random sign."""
-    flat = tensor.view(-1)
-    for place in _few_places(flat, rng):
-        flat[place] = rng.choice((float("inf"), float("-inf")))
+    """Three random elements are infinite, and not all of one sign: a kernel that forgets one would pass every eighth time."""
+    flat, one = tensor.view(-1), rng.choice((math.inf, -math.inf))
+    places = _few_places(flat, rng)
+    for place, infinity in zip(rng.sample(places, len(places)), (one, -one, rng.choice((one, -one))), strict=False):
+        flat[place] = infinity
     return tensor
 
 
